@@ -31,6 +31,7 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_FILE",
     "EXIT_PREEMPTED",
+    "GPU_USE_FILE",
     "JOB_ID",
     "JOB_WORDS",
     "KILL_GRACE",
@@ -110,6 +111,9 @@ RUN_FILE: Final = "run.json"
 # What the attempt ran from, by its pod: the commit and the rest. And what only the host knows where it ran, by itself.
 PROVENANCE_FILE: Final = "provenance.json"
 PROVENANCE_HOST_FILE: Final = "provenance-host.json"
+# `{"samples": 7, "gpus": 2, "idle_s": 90}`: for how long all of its GPUs have been at 0 %, where it does not run on its
+# pod's host: node.sh writes it with every sample that tells something.
+GPU_USE_FILE: Final = "gpu-use.json"
 
 # `status` in run.json.
 RUN_RUNNING: Final = "running"

@@ -86,6 +86,11 @@ class AttemptPaths:
         return self.directory / contract.PROVENANCE_HOST_FILE
 
     @cached_property
+    def gpu_use(self) -> Path:
+        """For how long it has left its GPUs idle, told where it runs."""
+        return self.directory / contract.GPU_USE_FILE
+
+    @cached_property
     def exit(self) -> Path:
         return self.directory / contract.EXIT_FILE
 

@@ -79,6 +79,7 @@ class Node:
             group_may_write=False,
             has_setup=bool(setup),
             syncs=words.pop("syncs", False),
+            watch=words.pop("watch", None),
         )
         assert not words, f"unknown: {words}"
         _put(one.script, render_node(self.layout, self.setup, job).encode())

@@ -118,6 +118,7 @@ ENTRY_FILE = 'entry.json'
 EXIT_DONE = 0
 EXIT_FILE = 'exit.json'
 EXIT_PREEMPTED = 75
+GPU_USE_FILE = 'gpu-use.json'
 JOB_ID = 'DISPATCHER_JOB_ID'
 JOB_WORDS = ('output_dir', 'checkpoints', 'project', 'group', 'restore', 'tensor_shards')
 KILL_GRACE = 'DISPATCHER_KILL_GRACE_S'

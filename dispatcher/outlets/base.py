@@ -133,7 +133,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     on PATH there, and the launcher reads the method's setup. `directories` are those of its cluster by their keys
     (`root`, `data`, `checkpoints`, `results`), for job classes that do not see the workspace. `node` is what has to be
     set up on every node before the command, None: nothing, unless the method or the entry has a container. `host` are
-    the facts about the host and the GPUs of the slot, None where they have to be found out there.
+    the facts about the host and the GPUs of the slot, None where they have to be found out there. `default_gpus` are
+    the GPUs of a request that leaves them open, where the slot has none.
     """
 
     layout: Layout
@@ -144,6 +145,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     directories: Mapping[str, str] = {}
     node: NodeSetup | None = None
     host: HostFacts | None = None
+    default_gpus: int = 0
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,14 +195,18 @@ class Pending(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class Running(msgspec.Struct, frozen=True):
-    """A process of it lives; `note` names what is unusual (strays are being stopped).
+class GpuUse(msgspec.Struct, frozen=True):
+    """For how long all GPUs of an attempt have been at 0 %, 0 when they are in use. `gpus` is their number."""
 
-    `gpu_idle_s`: for how long all of its GPUs have been at 0 %, 0 when they are in use; None where that is unknown.
-    """
+    idle_s: float
+    gpus: int
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A process of it lives; `note` names what is unusual (strays are being stopped). `gpu_use` None: unknown."""
 
     note: str = ""
-    gpu_idle_s: float | None = None
+    gpu_use: GpuUse | None = None
 
 
 class Ended(msgspec.Struct, frozen=True):

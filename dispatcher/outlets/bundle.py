@@ -17,7 +17,8 @@ from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Bundle, Site
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.env_file import env_files
-from dispatcher.outlets.node.script import Facts, NodeJob, private_files, render_node
+from dispatcher.outlets.idle_times import node_interval_s
+from dispatcher.outlets.node.script import Facts, GpuWatch, NodeJob, private_files, render_node
 from dispatcher.outlets.node.setup import NodeSetup, code_file
 from dispatcher.outlets.origin import origin_of
 from dispatcher.outlets.wrapper import watch_interval_s
@@ -57,12 +58,13 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             directory=os.fspath(paths.directory),
             label=f"{assigned.key.job_id}.{assigned.key.number}",
             environment=environment,
-            uses_gpus=bool(assigned.slot.gpus or assigned.request.gpus),
+            uses_gpus=bool(assigned.slot.gpus or _gpus(assigned, site)),
             group_may_write=site.group_may_write,
             has_setup=bool(method.setup) and not site.is_shared,
             syncs=not site.is_shared and method.python is None,
             cwd=entry.cwd or "",
             facts=_facts(config, assigned, site),
+            watch=_watch(config, assigned, site),
             env_files=tuple(env_files(config, entry)),
         )
         contents[contract.NODE_FILE] = _encode(render_node(config.layout, node, job))
@@ -174,10 +176,24 @@ def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
         return None
     return Facts(
         packages=os.fspath(site.layout.provenance_packages("x").parent) if site.is_shared else "",
-        uses_gpus=bool(assigned.slot.gpus or assigned.request.gpus),
+        gpus=_gpus(assigned, site),
         allowed=config.provenance_env,
         left_out=tuple(assigned.entry.env),
     )
+
+
+def _watch(config: Config, assigned: Assignment, site: Site) -> GpuWatch | None:
+    """How the node watches the GPUs of the attempt, unless the pod does or no one wants to."""
+    gpus = _gpus(assigned, site)
+    interval_s = node_interval_s(config.gpu_idle_of(assigned.entry.method))
+    if site.host is not None or not gpus or interval_s is None:
+        return None
+    return GpuWatch(gpus=gpus, interval_s=interval_s)
+
+
+def _gpus(assigned: Assignment, site: Site) -> int:
+    """What the attempt gets where its slot has no GPUs."""
+    return site.default_gpus if assigned.request.gpus is None else assigned.request.gpus
 
 
 def _node_setup(config: Config, method: Method, entry: Entry, site: Site) -> NodeSetup | None:

@@ -27,36 +27,38 @@ class IdleGpus:
 
     def news(
         self, attempts: Iterable[RunningAttempt], fold: Fold, now_s: float
-    ) -> list[tuple[RunningAttempt, events.Note]]:
+    ) -> list[tuple[RunningAttempt, events.GpuIdle | events.GpuBusy]]:
         """The attempts whose GPUs became idle or busy, and what the journal does not say yet. `now_s`: wall clock."""
-        found: list[tuple[RunningAttempt, events.Note]] = []
+        found: list[tuple[RunningAttempt, events.GpuIdle | events.GpuBusy]] = []
         for attempt in attempts:
-            job, number, idle_s = attempt.key.job_id, attempt.key.number, attempt.gpu_idle_s
-            if attempt.ended is not None or idle_s is None or not is_current(fold.records.get(job), number):
+            job, number, use = attempt.key.job_id, attempt.key.number, attempt.gpu_use
+            if attempt.ended is not None or use is None or not is_current(fold.records.get(job), number):
                 continue
             said = fold.idle(job)
-            if said is not None and idle_s == 0.0:
+            if said is not None and use.idle_s == 0.0:
                 found.append((attempt, events.GpuBusy(attempt=number, since=said.since, gpus=said.gpus)))
-            elif said is None and self._is_over(job, idle_s) is not None:
-                since = now_text(now_s - idle_s)
-                found.append((attempt, events.GpuIdle(attempt=number, since=since, gpus=len(_indices(attempt)))))
+            elif said is None and self._is_over(job, use.idle_s) is not None:
+                since = now_text(now_s - use.idle_s)
+                found.append((attempt, events.GpuIdle(attempt=number, since=since, gpus=use.gpus)))
         return found
 
-    def record(self, tx: Transaction, news: Iterable[tuple[RunningAttempt, events.Note]]) -> list[str]:
+    def record(
+        self, tx: Transaction, news: Iterable[tuple[RunningAttempt, events.GpuIdle | events.GpuBusy]]
+    ) -> list[str]:
         """Write news into the journal; a line for people of each."""
         lines = []
         for attempt, note in news:
             tx.note(note, job=attempt.key.job_id)
             idle = f"idle since {note.since}" if isinstance(note, events.GpuIdle) else "in use again"
-            lines.append(f"{attempt.key.job_id} (attempt {attempt.key.number}): {_gpus(attempt)} {idle}")
+            lines.append(f"{attempt.key.job_id} (attempt {attempt.key.number}): {_gpus(attempt, note.gpus)} {idle}")
         return lines
 
     def to_stop(self, attempts: Iterable[RunningAttempt]) -> list[tuple[RunningAttempt, str]]:
         """The attempts that have left their GPUs idle for too long, and the reason of their failure."""
         found = []
         for attempt in attempts:
-            if attempt.ended is None and not attempt.is_stopping and attempt.gpu_idle_s:
-                limit = self._is_over(attempt.key.job_id, attempt.gpu_idle_s)
+            if attempt.ended is None and not attempt.is_stopping and attempt.gpu_use is not None:
+                limit = self._is_over(attempt.key.job_id, attempt.gpu_use.idle_s)
                 if limit is not None and limit.stop:
                     found.append((attempt, stopped_for(limit.after_s or 0.0)))
         return found
@@ -68,14 +70,11 @@ class IdleGpus:
         return limit if limit.after_s is not None and idle_s >= limit.after_s else None
 
 
-def _indices(attempt: RunningAttempt) -> tuple[int, ...]:
-    """Its GPUs; on a configured host those that it was given there."""
-    given = attempt.placement.gpus if attempt.placement is not None else ()
-    return attempt.slot.gpus or given
-
-
-def _gpus(attempt: RunningAttempt) -> str:
-    indices = _indices(attempt)
+def _gpus(attempt: RunningAttempt, count: int) -> str:
+    """Its GPUs; on a configured host those that it was given there, by number where only that is known."""
+    indices = attempt.slot.gpus or (attempt.placement.gpus if attempt.placement is not None else ())
+    if not indices:
+        return "its GPU" if count == 1 else f"its {count} GPUs"
     return f"GPU{'s' if len(indices) > 1 else ''} {','.join(map(str, indices))}"
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from dispatcher.outlets.base import (
     Ended,
+    GpuUse,
     Key,
     Outlet,
     Pending,
@@ -46,8 +47,8 @@ class RunningAttempt:
         self.is_pending = False
         # What its outlet reports about why it has not begun.
         self.waits_for = ""
-        # For how long all its GPUs have been at 0 %, 0 when they are in use; None where that is unknown.
-        self.gpu_idle_s: float | None = None
+        # What is known of its GPUs; None: nothing.
+        self.gpu_use: GpuUse | None = None
         self.ended: Ended | None = None
         # Whether it was asked to stop or killed.
         self.is_stopping = False
@@ -76,7 +77,7 @@ class RunningAttempt:
         self.has_begun |= has_run(report.status, self.placement)
         if self.pack is not None:
             self.pack.has_begun |= self.has_begun
-        self.gpu_idle_s = report.status.gpu_idle_s if isinstance(report.status, Running) else None
+        self.gpu_use = report.status.gpu_use if isinstance(report.status, Running) else None
         self.waits_for = report.status.why if isinstance(report.status, Pending) else ""
         self.is_pending = isinstance(report.status, Pending) and not (self.pack is not None and self.pack.has_begun)
         if isinstance(report.status, Ended):

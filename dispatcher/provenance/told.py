@@ -1,9 +1,10 @@
 """What a Python tells of itself, and of the host on which an attempt runs: a program that is given to others as text.
 
 It runs by any Python from 3.6 on, with -I and -S, so that nothing of an environment is imported or run; it imports
-nothing else of this package. `interpreter NO_USER_SITE` prints a JSON object. `host FILE PACKAGES HAS_PYTHON USES_GPUS
+nothing else of this package. `interpreter NO_USER_SITE` prints a JSON object. `host FILE PACKAGES HAS_PYTHON GPUS
 ALLOWED LEFT_OUT` writes HostFacts into FILE: it runs beside the command of an attempt, by its Python if HAS_PYTHON. The
-list of packages is written into the directory PACKAGES where all attempts share one.
+list of packages is written into the directory PACKAGES where all attempts share one. GPUS is how many the attempt was
+given, over all its nodes.
 """
 
 import hashlib
@@ -72,8 +73,8 @@ def origin(info: str) -> str:
     return ""
 
 
-def gpus(problems: List[str]) -> Tuple[Optional[str], List[Data]]:
-    """The driver, and the GPUs that the attempt sees."""
+def gpus(count: int, problems: List[str]) -> Tuple[Optional[str], List[Data]]:
+    """The driver, and the GPUs that the attempt was given: `count` of them over all its nodes."""
     query = ["nvidia-smi", "--query-gpu=index,name,uuid,driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(
@@ -86,21 +87,30 @@ def gpus(problems: List[str]) -> Tuple[Optional[str], List[Data]]:
         return None, []
     rows = [[word.strip() for word in line.split(",")] for line in done.stdout.decode("utf-8", "replace").splitlines()]
     rows = [row for row in rows if len(row) == 4 and row[0].isdigit()]
+    driver = rows[0][3] if rows else None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         words = [word.strip() for word in visible.split(",")]
         rows = [row for row in rows if row[0] in words or any(word and row[2].startswith(word) for word in words)]
-    found = [{"index": int(row[0]), "name": row[1], "uuid": row[2]} for row in rows]
-    return (rows[0][3] if rows else None), found
+    elif len(rows) * nodes() > count:
+        problems.append("which of the {} GPUs of its host it was given".format(len(rows)))
+        rows = []
+    return driver, [{"index": int(row[0]), "name": row[1], "uuid": row[2]} for row in rows]
 
 
-def host(file: str, directory: str, has_python: str, uses_gpus: str, allowed: str, left_out: str) -> None:
+def nodes() -> int:
+    """On how many nodes the attempt runs."""
+    words = [os.environ.get(name, "") for name in ("SLURM_NNODES", "DISPATCHER_NUM_PROCESSES")]
+    return max([int(word) for word in words if word.isdigit()], default=1)
+
+
+def host(file: str, directory: str, has_python: str, count: str, allowed: str, left_out: str) -> None:
     """Write what this host knows of the attempt."""
     signal.alarm(DEADLINE_S)
     problems: List[str] = []
     facts: Data = {"host": os.uname().nodename}
-    if uses_gpus:
-        facts["driver"], facts["gpus"] = gpus(problems)
+    if int(count):
+        facts["driver"], facts["gpus"] = gpus(int(count), problems)
     if has_python:
         try:
             found = interpreter(os.environ.get("PYTHONNOUSERSITE", ""))

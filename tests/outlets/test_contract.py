@@ -15,8 +15,20 @@ import msgspec
 import pytest
 from fleet import wait_until
 from outlets.places import PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace, VolcanoPlace
+from outlets.remote.nvidia_smi import SCRIPT
 
-from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Pending, Placement, Running, Slot, Unknown
+from dispatcher.outlets.base import (
+    CANNOT_START,
+    Bundle,
+    Ended,
+    GpuUse,
+    Pending,
+    Placement,
+    Request,
+    Running,
+    Slot,
+    Unknown,
+)
 from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import is_held
 
@@ -107,6 +119,32 @@ def test_a_host_tells_what_only_it_knows(place: Place) -> None:
     # The nodes of these beds share a kernel, which has one name.
     assert found.host
     assert found.problems == ()
+
+
+# With Volcano it comes home as it does by ssh, of which tests/outlets/plain/test_hosts.py has a test.
+@pytest.mark.parametrize("place", QUEUES[:2], indirect=True)
+def test_whether_it_uses_its_gpus_is_told_while_it_runs(place: Place) -> None:
+    driver = place.there("driver")
+    driver.mkdir()
+    (driver / "nvidia-smi").write_text(SCRIPT)
+    (driver / "nvidia-smi").chmod(0o755)
+    (driver / "use").write_text("0, GPU-0, 0\n")
+    place.config = msgspec.structs.replace(place.config, gpu_idle={"after_s": 2.0})
+    env = {"PATH": f"{place.outlet.site(Slot()).layout.root}/driver:{os.environ['PATH']}"}
+    key = place.submit("a", GATED, request=Request(gpus=1), env=env)
+
+    def use() -> GpuUse | None:
+        status = place.outlet.poll([key])[key].status
+        return status.gpu_use if isinstance(status, Running) else None
+
+    place.wait_begun(key)
+    idle = wait_until(lambda: (now := use()) and now.idle_s >= 2 and now, "it is told to be idle")
+    assert idle.gpus == 1
+    (driver / "use.new").write_text("0, GPU-0, 7\n")
+    (driver / "use.new").rename(driver / "use")
+    wait_until(lambda: use() == GpuUse(0.0, 1), "it is in use")
+    place.let_go()
+    assert place.end(key).exit_code == 3
 
 
 def test_an_end_stays_known_until_it_is_forgotten(place: Place) -> None:

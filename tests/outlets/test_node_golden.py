@@ -15,7 +15,7 @@ import pytest
 from hostile_words import HOSTILE_WORDS
 
 from dispatcher.hosts.types import Container
-from dispatcher.outlets.node.script import NodeJob, render_node
+from dispatcher.outlets.node.script import GpuWatch, NodeJob, render_node
 from dispatcher.outlets.node.setup import JuiceFS, NodeSetup
 from dispatcher.workspace import Layout
 
@@ -28,6 +28,7 @@ JOB = NodeJob(
     environment={"CUDA_DEVICE_ORDER": None, **{f"WORD_{n}": word for n, word in enumerate(HOSTILE_WORDS)}},
     uses_gpus=True,
     group_may_write=True,
+    watch=GpuWatch(gpus=2, interval_s=0.25),
 )
 BARE = NodeSetup(work_id="0123456789ab")
 FULL = NodeSetup(

@@ -10,6 +10,7 @@ sending       Submissions on their way, their refusals, and the limits that they
 watching      How attempts are; ends: how one ended, by its own exit status and the scheduler's word.
 stopping      Attempts that are to be stopped or superseded.
 status        What the loop is told of attempts that have not ended.
+gpu_use       For how long attempts have left their GPUs idle, as they tell.
 mirror        The copy in the workspace of what attempts report elsewhere.
 identity      The names by which a scheduler's jobs are known as attempts of this workspace.
 capacity      Submissions in flight as slots; offer: what a pod publishes of them.

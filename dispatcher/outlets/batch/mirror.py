@@ -24,6 +24,7 @@ NAMES: Final = (
     contract.RESULT_FILE,
     contract.RUN_FILE,
     contract.PROVENANCE_HOST_FILE,
+    contract.GPU_USE_FILE,
     contract.EXIT_FILE,
 )
 

@@ -35,6 +35,7 @@ from dispatcher.outlets.base import (
 from dispatcher.outlets.batch.capacity import Submissions
 from dispatcher.outlets.batch.coding import Coding
 from dispatcher.outlets.batch.conversation import Conversation, Step
+from dispatcher.outlets.batch.gpu_use import ToldGpuUse
 from dispatcher.outlets.batch.hardware import HardwareQuestions
 from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.preparing import LAUNCHER, Preparer
@@ -47,7 +48,6 @@ from dispatcher.outlets.batch.stopping import Stopper
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
 from dispatcher.outlets.context import PodContext
-from dispatcher.outlets.idle_times import SAMPLES, IdleTimes
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.solver.free import FreeHardware
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
@@ -76,6 +76,7 @@ class BatchOutlet:
         self.name = host.name
         self._layout = config.layout
         self._pod = context.pod
+        self._default_gpus = scheduler.default_gpus
         self._host = provisioning or Standing()
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
@@ -99,11 +100,8 @@ class BatchOutlet:
         )
         self._stopper = Stopper(scheduler, self._landing, self._tracked)
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
-        # A sample comes with an answer, so there are fewer than of GPUs of this host.
-        idle = IdleTimes(self._interval_s, SAMPLES)
-        self._watcher = Watcher(
-            scheduler, self._sender, self._make_room, self.fence, config.lost_after_s, guard_s, idle
-        )
+        use = ToldGpuUse(self._interval_s)
+        self._watcher = Watcher(scheduler, self._sender, self._make_room, self.fence, config.lost_after_s, guard_s, use)
         self._conversation = Conversation(connection, self._plan, self._call_was_lost)
         self._connection = connection
         self._coding = Coding(config, connection, self._sender, self._preparer, self._tracked, context.code)
@@ -127,6 +125,7 @@ class BatchOutlet:
             is_shared=self._landing.is_shared,
             directories=self._landing.directories(),
             node=self._landing.node(),
+            default_gpus=self._default_gpus,
         )
 
     def submit(self, bundles: Sequence[Bundle]) -> None:
@@ -420,7 +419,7 @@ class BatchOutlet:
         if one is None:
             return Report(Pending(self._problems.unreached or "the host was not reached yet"))
         problem = self._problems.unreached or self._watcher.problem_of(key)
-        status = status_of(one, problem, self._sender.why_unsent(one.name), self._watcher.idle_s(key))
+        status = status_of(one, problem, self._sender.why_unsent(one.name), self._watcher.gpu_use(key))
         return one.report or Report(status, one.placement())
 
 

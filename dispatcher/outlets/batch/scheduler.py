@@ -38,8 +38,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     Of one that has ended: `exit_code` is that of the batch script (128 and the signal's number where it was killed by
     one), None when unknown; `reason` is PREEMPTED, TIME_LIMIT, CANNOT_START, CANCELLED or empty; `was_preempted`: the
     scheduler has told it to make room, however it ended; `may_still_run`: its node did not answer when it was given up.
-    `pid`: of the wrapper, where the scheduler knows it. `gpus`: by index, likewise. `uses_gpus`: whether any of them
-    was above 0 % just now, None where that is unknown.
+    `pid`: of the wrapper, where the scheduler knows it. `gpus`: by index, likewise.
     """
 
     phase: Phase
@@ -48,7 +47,6 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
     pid: int | None = None
     gpus: tuple[int, ...] = ()
-    uses_gpus: bool | None = None
     exit_code: int | None = None
     reason: str = ""
     was_preempted: bool = False
@@ -128,6 +126,10 @@ class Scheduler(Protocol):
     @property
     def makes_packs(self) -> bool:
         """Whether several attempts go in one job, one after the other; if not, each group of a submission has one."""
+
+    @property
+    def default_gpus(self) -> int:
+        """The GPUs that a request gets which leaves them open."""
 
     def refuses(self, request: Request) -> str:
         """Why the configured host can never run it; empty when it may."""

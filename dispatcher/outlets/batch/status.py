@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dispatcher.outlets.base import Pending, Running, Status, Unknown
+from dispatcher.outlets.base import GpuUse, Pending, Running, Status, Unknown
 from dispatcher.outlets.batch.scheduler import Phase
 from dispatcher.outlets.batch.tracked import Tracked
 
 
-def status_of(one: Tracked, problem: str, why_unsent: str | None, idle_s: float | None = None) -> Status:
+def status_of(one: Tracked, problem: str, why_unsent: str | None, use: GpuUse | None = None) -> Status:
     """`problem` is why it cannot be told how attempts are now, empty when it can.
 
-    `why_unsent` is why its submission waits, None when nothing is left to be submitted. `idle_s` is for how long its
-    GPUs have been at 0 %, None where that is unknown.
+    `why_unsent` is why its submission waits, None when nothing is left to be submitted. `use` is that of its
+    GPUs, None where it is unknown.
     """
     state = one.state
     if problem and (one.is_known or why_unsent is None):
@@ -24,7 +24,7 @@ def status_of(one: Tracked, problem: str, why_unsent: str | None, idle_s: float 
         return Pending(state.why) if state.phase is Phase.PENDING else Unknown(state.why)
     if one.is_packed and not one.was_taken:
         return Pending("others of its pack run first")
-    return Running("", idle_s) if state.phase is Phase.RUNNING else Running("it has ended")
+    return Running("", use) if state.phase is Phase.RUNNING else Running("it has ended")
 
 
 def _absent(one: Tracked, why: str) -> Status:

@@ -11,16 +11,16 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.errors import OutletError, StorageError
-from dispatcher.outlets.base import NOT_REACHED, PREEMPTED, SUPERSEDED, Ended, Key, Unknown
+from dispatcher.outlets.base import NOT_REACHED, PREEMPTED, SUPERSEDED, Ended, GpuUse, Key, Unknown
 from dispatcher.outlets.batch import mirror
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.ends import end_of, needs_detail
+from dispatcher.outlets.batch.gpu_use import ToldGpuUse
 from dispatcher.outlets.batch.mirror import Mirror
 from dispatcher.outlets.batch.provisioning import Loss
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Scheduler
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.tracked import Stop, Tracked
-from dispatcher.outlets.idle_times import IdleTimes
 from dispatcher.outlets.remote.operations import Failed, Operation, Read, Tail, TailRead
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state.liveness import is_held
@@ -48,7 +48,7 @@ class Watcher:
         fence: Callable[[Sequence[Key]], None],
         lost_after_s: float,
         guard_s: float,
-        idle: IdleTimes,
+        use: ToldGpuUse,
     ) -> None:
         self._scheduler = scheduler
         self._sender = sender
@@ -56,7 +56,7 @@ class Watcher:
         self._fence = fence
         self._lost_after_s = lost_after_s
         self._guard_s = guard_s
-        self._idle = idle
+        self._use = use
         self._mirrors: dict[Key, Mirror] | None = None
         self.problem = ""
         # Attempts that are to be asked about in detail.
@@ -72,7 +72,7 @@ class Watcher:
 
     def forget(self, key: Key) -> None:
         self._open.discard(key)
-        self._idle.forget(key)
+        self._use.forget(key)
         if self._mirrors is not None:
             self._mirrors.pop(key, None)
 
@@ -81,9 +81,9 @@ class Watcher:
         copy = None if self._mirrors is None else self._mirrors.get(key)
         return self.problem or self._unread.get(key, "") or ("" if copy is None else copy.problem)
 
-    def idle_s(self, key: Key) -> float | None:
-        """For how long all its GPUs have been at 0 %; 0 when they are in use, None when it is unknown."""
-        return self._idle.idle_s(key, _now_s())
+    def gpu_use(self, key: Key) -> GpuUse | None:
+        """What it has told of its GPUs; None: unknown."""
+        return self._use.of(key, _now_s())
 
     def conclude_lost(self, one: Tracked, loss: Loss) -> None:
         """End an attempt whose host is gone, with its own exit status if that has come home."""
@@ -139,7 +139,6 @@ class Watcher:
                 if not one.is_known:
                     self._sender.found(one.name)
                 one.see(state)
-                self._idle.note(one.key, state.uses_gpus, _now_s())
             elif one.absent_since_s is None:
                 one.absent_since_s = now if self._has_begun(one) else now - one.given_before_s
 
@@ -185,6 +184,7 @@ class Watcher:
         for one in tracked.values():
             if not one.has_ended and one.state is not None and one.state.host is not None:
                 one.look_for_wrapper()
+                self._use.look(one.key, one.paths.gpu_use, _now_s())
         # What failed above is no absence.
         if self.problem:
             return

@@ -19,6 +19,7 @@ from dispatcher.outlets.base import (
     TIME_LIMIT,
     Bundle,
     Ended,
+    GpuUse,
     Key,
     Orphan,
     Placement,
@@ -222,7 +223,7 @@ class LocalOutlet:
                 return Report(status, tree.placement)
             # A sample is of the second before it, in which the attempt may have begun.
             idle_s = min(idle_s, processes.boot_time_s() - tree.begun_s)
-            return Report(Running(status.note, idle_s), tree.placement)
+            return Report(Running(status.note, GpuUse(idle_s, len(tree.placement.gpus))), tree.placement)
         if isinstance(status, Ended):
             oom_killed = status.exit_code in _SIGKILL_STATUSES and self._oom.has_risen()
             ran_s = processes.boot_time_s() - tree.begun_s

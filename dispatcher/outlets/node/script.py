@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import msgspec
 from dispatcher import contract
 from dispatcher.errors import TemplateError
 from dispatcher.hosts.types import Container
+from dispatcher.outlets.idle_times import GAP_INTERVALS, SMI_LIMIT_S
 from dispatcher.outlets.node.containers import IMAGE_WAIT_S, container_words
 from dispatcher.outlets.node.setup import JuiceFS, NodeSetup
 from dispatcher.provenance.interpreters import told_source
@@ -22,13 +24,21 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a node reports about an attempt's provenance (dispatcher/provenance/told.py).
 
     `packages` is the directory in which all attempts share lists of packages, empty where the node does not see it.
-    `allowed` are the variables whose values are recorded, but for those that are `left_out`.
+    `gpus` is how many it has, over all its nodes. `allowed` are the variables whose values are recorded, but for those
+    that are `left_out`.
     """
 
     packages: str
-    uses_gpus: bool
+    gpus: int
     allowed: tuple[str, ...]
     left_out: tuple[str, ...]
+
+
+class GpuWatch(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a node looks whether the attempt leaves its GPUs idle (templates/node_gpus.sh.j2), and their number."""
+
+    gpus: int
+    interval_s: float
 
 
 class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +48,7 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     reach a node to which the environment of the first one is not passed on. `uses_gpus`: it asks for GPUs.
     `has_setup`: the file `setup.sh` is read here and not by the wrapper. `syncs`: `uv sync` makes the environment of
     the shipped code. `cwd` is where the command runs, below the directory of the code. `facts` is what the node tells
-    of itself, None: nothing.
+    of itself, None: nothing. `watch`: it looks whether its GPUs are idle.
     """
 
     root: str
@@ -51,6 +61,7 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     syncs: bool = False
     cwd: str = ""
     facts: Facts | None = None
+    watch: GpuWatch | None = None
     env_files: tuple[str, ...] = ()
 
 
@@ -78,6 +89,7 @@ def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
             "juicefs": _juicefs(setup.juicefs),
             "uv": _uv(setup) if job.syncs and setup.container is None else None,
             "facts": _facts(job.facts),
+            "watch": _watch(job.watch),
             "container": _container(setup.container, setup, job, environment),
         },
     )
@@ -90,9 +102,23 @@ def _facts(facts: Facts | None) -> dict[str, Any] | None:
         "program": told_source(),
         "file": contract.PROVENANCE_HOST_FILE,
         "packages": facts.packages,
-        "uses_gpus": "1" if facts.uses_gpus else "",
+        "gpus": facts.gpus,
         "allowed": " ".join(facts.allowed),
         "left_out": " ".join(facts.left_out),
+    }
+
+
+def _watch(watch: GpuWatch | None) -> dict[str, Any] | None:
+    if watch is None:
+        return None
+    # One sample may be missing, and the driver may need all of its time for each.
+    gap_s = GAP_INTERVALS * watch.interval_s + SMI_LIMIT_S
+    return {
+        "gpus": watch.gpus,
+        "interval_s": watch.interval_s,
+        "limit_s": SMI_LIMIT_S,
+        "gap_s": math.ceil(gap_s),
+        "file": contract.GPU_USE_FILE,
     }
 
 

@@ -46,6 +46,7 @@ class PbsScheduler:
     programs: Sequence[str] = ("qsub", "qstat", "qdel", "qselect", "qsig")
     makes_arrays = False
     makes_packs = True
+    default_gpus = 0
 
     def __init__(self, host: PbsHost, layout: Layout) -> None:
         self._host = host

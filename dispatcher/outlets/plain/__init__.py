@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
 def make_scheduler(host: PlainHost, config: Config) -> PlainScheduler:
     """What the engine of batch outlets needs for this host."""
-    from dispatcher.outlets.idle_times import sampling_interval_s
     from dispatcher.outlets.plain.scheduler import PlainScheduler
 
-    watches = sampling_interval_s(config) is not None
-    return PlainScheduler(host, config.hosts.cluster_of(host), config.layout.root, watches_gpus=watches)
+    return PlainScheduler(host, config.hosts.cluster_of(host), config.layout.root)
 
 
 def make_road(host: PlainHost, config: Config, owner: str) -> Road:

@@ -40,8 +40,7 @@ class LaunchingScheduler:
 
     makes_arrays = False
     makes_packs = False
-    # Whether it is to be told if attempts use their GPUs.
-    watches_gpus = False
+    default_gpus = 0
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -63,7 +62,7 @@ class LaunchingScheduler:
         return Accepted(handle=handle_of(answer.host, answer.pid))
 
     def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
-        return [Check(directories=[one.directory for one in attempts], with_gpus=self.watches_gpus)]
+        return [Check(directories=[one.directory for one in attempts])]
 
     def states(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
         (answer,) = answers

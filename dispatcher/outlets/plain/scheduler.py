@@ -28,10 +28,11 @@ class PlainScheduler(LaunchingScheduler):
 
     programs: Sequence[str] = ("bash",)
 
-    def __init__(self, host: PlainHost, cluster: Cluster, root: Path, *, watches_gpus: bool = False) -> None:
+    def __init__(self, host: PlainHost, cluster: Cluster, root: Path) -> None:
         super().__init__(host.name)
-        self.watches_gpus = watches_gpus
         self._host = host
+        # An entry that does not say gets a GPU where there are some.
+        self.default_gpus = 1 if host.chips else 0
         self._cluster = cluster
         self._root = root
 
@@ -54,19 +55,13 @@ class PlainScheduler(LaunchingScheduler):
             directory=directory,
             root=str(root),
             environment=bundle.environment,
-            gpus=self._gpus(submission.request),
+            gpus=self.default_gpus if submission.request.gpus is None else submission.request.gpus,
             only=visible_gpus(self._host),
             chip=submission.request.chip,
             chips=tuple(self._host.chips),
             log=self._log(bundle.labels),
             needs_shared_log=root == self._root,
         )
-
-    def _gpus(self, request: Request) -> int:
-        """An entry that does not say gets a GPU where there are some."""
-        if request.gpus is not None:
-            return request.gpus
-        return 1 if self._host.chips else 0
 
     def _log(self, labels: Mapping[str, str]) -> str:
         """Where its log is to be: `LOG_DIR/{project}_{group}_{name}`, to which the agent adds the time."""

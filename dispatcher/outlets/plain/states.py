@@ -13,8 +13,7 @@ def state_of(one: Checked) -> JobState:
     """The state of an attempt that was launched."""
     handle = handle_of(one.host, one.pid)
     if one.is_alive:
-        state = JobState(phase=Phase.RUNNING, handle=handle, host=one.host or None, pid=one.pid, gpus=one.gpus)
-        return msgspec.structs.replace(state, uses_gpus=one.uses_gpus)
+        return JobState(phase=Phase.RUNNING, handle=handle, host=one.host or None, pid=one.pid, gpus=one.gpus)
     if one.is_alive is None:
         return JobState(phase=Phase.UNKNOWN, handle=handle, host=one.host or None, why=one.error)
     state = JobState(phase=Phase.ENDED, handle=handle, host=one.host or None, pid=one.pid, gpus=one.gpus)

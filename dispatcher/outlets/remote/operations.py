@@ -204,13 +204,9 @@ class Launched(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Check(Operation, frozen=True, kw_only=True):
-    """Whether attempts that `Launch` has started are alive; they are named by their directories.
-
-    `with_gpus`: and whether they use their GPUs, which costs a call of nvidia-smi if some have any.
-    """
+    """Whether attempts that `Launch` has started are alive; they are named by their directories."""
 
     directories: Sequence[str]
-    with_gpus: bool = False
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,8 +215,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     `is_alive`: a process of it lives; None where that cannot be told from this host, which is not the one that it was
     started on. `was_launched`: it was started, or a wrapper has taken it. `was_taken`: a wrapper has. `has_exit`: it
     has left an exit status.
-    `was_rebooted`: its host was started anew since. `pid` is the wrapper's. `uses_gpus`: some of its GPUs is above 0 %;
-    None where that is unknown.
+    `was_rebooted`: its host was started anew since. `pid` is the wrapper's.
     """
 
     is_alive: bool | None
@@ -231,7 +226,6 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
     pid: int | None = None
     gpus: tuple[int, ...] = ()
-    uses_gpus: bool | None = None
     error: str = ""
 
 

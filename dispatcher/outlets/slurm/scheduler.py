@@ -43,6 +43,7 @@ class SlurmScheduler:
         self._hosts = hosts
         self._layout = layout
         self._grace_s = grace_s
+        self.default_gpus = shape_of(host, Request()).gpus
         check_arguments(host, read_arguments(host.sbatch_args))
 
     def refuses(self, request: Request) -> str:

@@ -53,6 +53,7 @@ class VolcanoScheduler:
         self._host = host
         self._layout = layout
         self._grace_s = grace_s
+        self.default_gpus = shape_of(host, Request()).gpus
         self._kubectl = Kubectl(host, layout.root)
         try:
             self.submit(_EXAMPLE)

@@ -253,6 +253,73 @@ remove_work() {
     unlock
 } 2>/dev/null
 
+# Which GPUs the attempt was given: `visible` are their indices or UUIDs, where those are known; `gpus` is their number.
+# Fails where there are none, and for one that runs on several nodes, because this node knows nothing of the others.
+know_gpus() {
+    [[ ${SLURM_NNODES-1} == 1 && ${DISPATCHER_NUM_PROCESSES-1} == 1 ]] || return
+    visible=()
+    gpus=2
+    if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+        visible=(${CUDA_VISIBLE_DEVICES//,/ })
+        gpus=${#visible[@]}
+    fi
+    ((gpus))
+}
+
+is_given() {
+    local word
+    ((${#visible[@]})) || return 0
+    for word in "${visible[@]}"; do
+        [[ $1 != "$word" && ($word != GPU-* || $2 != "$word"*) ]] || return 0
+    done
+    return 1
+}
+
+# Sets `percent` to how busy the busiest of them was in the last second. Fails where that is unknown: without a driver,
+# with MIG, and where a GPU that is in use may be somebody else's.
+look_at_gpus() {
+    local said fields at index uuid shown=0 most=0 IFS=$',\n'
+    said=$(timeout --foreground -k 1 10.0 \
+        nvidia-smi --query-gpu=index,uuid,utilization.gpu --format=csv,noheader,nounits) || return
+    fields=($said)
+    for ((at = 0; at + 2 < ${#fields[@]}; at += 3)); do
+        index=${fields[at]//[[:space:]]/} uuid=${fields[at + 1]//[[:space:]]/} percent=${fields[at + 2]//[[:space:]]/}
+        is_given "$index" "$uuid" || continue
+        [[ $percent =~ ^[0-9]{1,3}$ ]] || return
+        ((shown++))
+        ((percent <= most)) || most=$percent
+    done
+    percent=$most
+    ((shown == gpus || (shown > gpus && !percent)))
+}
+
+# Writes for how long all of them have been at 0 %, and the number of the sample, by which readers see that it is new.
+# Ends with node.sh, which has the other end of its input.
+watch_gpus() {
+    local fd visible gpus percent samples=0 since_s= known_s=0 now_s IFS=$' \t\n'
+    for fd in /proc/$BASHPID/fd/*; do
+        fd=${fd##*/}
+        ((fd < 3)) || exec {fd}>&-
+    done
+    set -f
+    type -P nvidia-smi && know_gpus || return
+    while :; do
+        if look_at_gpus; then
+            read -r now_s _ </proc/uptime
+            now_s=${now_s%.*}
+            # The driver's figure is of the last second, and one sample may be missing.
+            ((!percent && now_s - known_s <= 11)) || since_s=
+            ((percent)) || since_s=${since_s:-$((now_s - 1))}
+            known_s=$now_s
+            ((samples++))
+            printf '{"samples": %d, "gpus": %d, "idle_s": %d}\n' \
+                "$samples" "$gpus" $((since_s ? now_s - since_s : 0)) >"$dispatcher_directory"/gpu-use.json
+        fi
+        read -r -t 0.25
+        (($? > 128)) || return
+    done
+} >/dev/null 2>&1
+
 # Which variables the command gets in a container: all but those that describe the host's own programs and its login.
 # The configured ones in any case. Names only: values are no business of whoever lists processes.
 passed_names() {
@@ -414,6 +481,7 @@ image=x
 container_name=dispatcher-0123456789ab-fft_s42.3-$node-$rank
 watch_over_container
 [[ -z $told_by ]] || fail 1 stopped
+((rank)) || { exec {gpus_fd}> >(watch_gpus) && hold "$gpus_fd"; }
 supervise launch "$@"
 status=$?
 if [[ ! -e $private/started ]]; then

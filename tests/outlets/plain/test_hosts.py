@@ -220,12 +220,12 @@ def test_gpus_shared_by_two_dispatchers(lab: Lab) -> None:
 
 
 def test_idle_gpus_of_a_host(lab: Lab) -> None:
-    """Of attempts on it, with the polls that there are anyway; what the driver does not say is unknown."""
+    """Of attempts on it, told with the polls that there are anyway; what the driver does not say is unknown."""
     host = lab.bed["h2"]
     with_gpus(host, 2)
 
     def busy(*percent: str) -> None:
-        text = "".join(f"{index}, {value}\n" for index, value in enumerate(percent))
+        text = "".join(f"{index}, GPU-{index}, {value}\n" for index, value in enumerate(percent))
         (host.bin / "use.new").write_text(text)
         (host.bin / "use.new").rename(host.bin / "use")
 
@@ -239,7 +239,7 @@ def test_idle_gpus_of_a_host(lab: Lab) -> None:
     gpu = lab.fleet.record("a").gpu
     assert isinstance(gpu, int) and {gpu, lab.fleet.record("b").gpu} == {0, 1}
     of_a = [gpu == 0, gpu == 1]
-    # Eight polls tell nothing without an answer, and with MIG.
+    # Nothing is told of it without an answer, and with MIG.
     busy(*("[N/A]" if is_a else "0" for is_a in of_a))
     wait_until(lambda: "gpu_idle" in lab.fleet.events("b"), "the other one is idle")
     assert "gpu_idle" not in lab.fleet.events("a")

@@ -2,28 +2,15 @@
 
 import json
 import os
-from typing import BinaryIO, List
+from typing import BinaryIO
 
 from dispatcher.outlets.remote.agent.facts import boot_id, host_name, kernel_host_name
-from dispatcher.outlets.remote.agent.gpus import read_gpu_use
 from dispatcher.outlets.remote.agent.locks import is_locked
 from dispatcher.outlets.remote.agent.names import ALIVE_FILE, ATTEMPT_DIR, EXIT_FILE, LAUNCH_FILE, TAKEN_FILE, Data
 
 
 def check(words: Data, _stdin: BinaryIO) -> Data:
-    found = [check_safely(directory) for directory in words["directories"]]
-    if words["with_gpus"]:
-        note_gpu_use(found)
-    return {"attempts": found}
-
-
-def note_gpu_use(attempts: List[Data]) -> None:
-    """Say of those that run on this host whether they use their GPUs, which no other attempt was given."""
-    here = [one for one in attempts if one["is_alive"] and one.get("gpus") and one.get("host") == host_name()]
-    percent = read_gpu_use() if here else {}
-    for one in here:
-        known = [percent.get(index) for index in one["gpus"]]
-        one["uses_gpus"] = True if any(known) else None if None in known else False
+    return {"attempts": [check_safely(directory) for directory in words["directories"]]}
 
 
 def check_safely(directory: str) -> Data:

@@ -15,8 +15,6 @@ from dispatcher.outlets.remote.agent.programs import decoded, run_program
 
 FOREIGN_MIB = 100
 NVIDIA_SMI_S = 30.0
-# Whether attempts are alive must be told soon, whatever its driver does.
-GPU_USE_S = 5.0
 
 
 def list_gpus(_words: Data, _stdin: BinaryIO) -> Data:
@@ -159,24 +157,14 @@ def read_gpus() -> List[Data]:
     ]
 
 
-def read_gpu_use() -> Dict[int, Optional[int]]:
-    """How busy each GPU was in the last second, in percent; None where the driver does not say (MIG)."""
-    try:
-        rows = nvidia_smi("--query-gpu=index,utilization.gpu", GPU_USE_S)
-        return {int(index): whole_number(percent) for index, percent in rows}
-    except (Refusal, OSError, ValueError):
-        # A driver that cannot be asked says nothing about attempts.
-        return {}
-
-
-def nvidia_smi(query: str, limit_s: float = NVIDIA_SMI_S) -> List[List[str]]:
+def nvidia_smi(query: str) -> List[List[str]]:
     program = shutil.which("nvidia-smi")
     if program is None:
         raise Refusal(f"nvidia-smi is not on PATH of {host_name()}, so its GPUs cannot be counted")
     words = [program, query, "--format=csv,noheader,nounits"]
-    status, out, err = run_program(words, b"", dict(os.environ), "/", limit_s)
+    status, out, err = run_program(words, b"", dict(os.environ), "/", NVIDIA_SMI_S)
     if status != 0:
-        ending = f"gave no answer within {limit_s:g} s" if status is None else f"failed with status {status}"
+        ending = f"gave no answer within {NVIDIA_SMI_S:g} s" if status is None else f"failed with status {status}"
         raise Refusal(f"nvidia-smi on {host_name()} {ending}: {decoded(err + out).strip()}")
     return [[field.strip() for field in line.split(",")] for line in decoded(out).splitlines() if line.strip()]
 

@@ -1,0 +1,63 @@
+"""GPUs that jobs of SLURM leave idle: told where they run, brought home by the polls, recorded and acted on as here."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from beds.slurm import SlurmBed
+from fleet import Fleet, shell, wait_until
+from outlets.remote.nvidia_smi import SCRIPT
+
+CONFIG = """
+gpu_idle: {after: 2s}
+methods: {m: {}, stops: {gpu_idle: {stop: true}}}
+hosts:
+  hpc:
+    type: slurm
+    env: {PATH: "%s"}
+"""
+
+
+def test_idle_gpus_of_jobs(slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(slurm.conf))
+    driver = Path(slurm.directory, "driver")
+    driver.mkdir()
+    (driver / "nvidia-smi").write_text(SCRIPT)
+    (driver / "nvidia-smi").chmod(0o755)
+
+    def busy(percent: str) -> None:
+        (driver / "use.new").write_text("".join(f"{index}, GPU-{index}, {percent}\n" for index in range(4)))
+        (driver / "use.new").rename(driver / "use")
+
+    busy("[N/A]")
+    fleet = Fleet(slurm.directory / "work" / "lab")
+    fleet.write_config(CONFIG % f"{driver}:{os.environ['PATH']}")
+    waits = "echo begun; exec sleep 600"
+    # One that does not say gets a GPU of such a host, too.
+    fleet.write_manifest([shell("a", waits), shell("c", waits, gpus=2, method="stops"), shell("cpu", waits, gpus=0)])
+    pod = fleet.start("pod", "--outlet", "hpc", "--slots", "8", poll="0.5")
+    try:
+        for job in ("a", "c", "cpu"):
+            fleet.wait_for(job, "running")
+        wait_until(lambda: fleet.output("c"), "it has begun")
+        busy("0")
+        record = fleet.wait_for("c", "failed")
+        assert (record.reason, fleet.history("c")[-1].event) == ("GPU idle for 2 s", "failed")
+        wait_until(lambda: "gpu_idle" in fleet.events("a"), "it is idle")
+        rows = {row["job"]: row for row in json.loads(fleet.run("status", "--json"))["jobs"]}
+        assert rows["a"]["gpu_idle_s"] >= 2
+        assert rows["cpu"]["gpu_idle_s"] is None
+        assert "a (attempt 1): its GPU idle since" in pod.said
+        busy("7")
+        wait_until(lambda: "gpu_busy" in fleet.events("a"), "it is in use again")
+        assert {"gpu_idle", "gpu_busy"}.isdisjoint(fleet.events("cpu"))
+        (idle,) = (line.data or {} for line in fleet.history("c") if line.event == "gpu_idle")
+        assert (idle["attempt"], idle["gpus"]) == (1, 2)
+    finally:
+        fleet.run("cancel", "a", "cpu")
+        for job in ("a", "cpu"):
+            fleet.wait_for(job, "abandoned")
+        pod.stop()

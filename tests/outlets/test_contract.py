@@ -109,7 +109,10 @@ def test_where_it_runs_is_told_while_it_runs(place: Place) -> None:
 
 @only_hosts
 def test_a_host_tells_what_only_it_knows(place: Place) -> None:
-    key = place.submit("a", GATED)
+    """The entry's `cwd` is below the workspace there."""
+    place.there("it's here").mkdir()
+    script = f'[[ $PWD == "$DISPATCHER_ROOT/it\'s here" ]] || exit 9; cd ..; {GATED}'
+    key = place.submit("a", script, cwd="it's here")
     path = place.paths(key).provenance_host
     place.wait_begun(key)
     wait_until(lambda: place.outlet.poll([key]) and path.exists(), "the host has told")

@@ -143,6 +143,7 @@ def test_a_project_may_replace_a_part_of_a_packaged_launcher(tmp_path: Path) -> 
         "setup",
         "cwd",
         "facts",
+        "watch",
         "env_files",
     )
     values |= dict.fromkeys(others, "")

@@ -42,7 +42,7 @@ def test_idle_gpus_of_jobs(slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch) -> 
     try:
         for job in ("a", "c", "cpu"):
             fleet.wait_for(job, "running")
-        wait_until(lambda: fleet.output("c"), "it has begun")
+        wait_until(lambda: fleet.attempt("c").log.exists(), "it has begun")
         busy("0")
         record = fleet.wait_for("c", "failed")
         assert (record.reason, fleet.history("c")[-1].event) == ("GPU idle for 2 s", "failed")
@@ -56,8 +56,9 @@ def test_idle_gpus_of_jobs(slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch) -> 
         assert {"gpu_idle", "gpu_busy"}.isdisjoint(fleet.events("cpu"))
         (idle,) = (line.data or {} for line in fleet.history("c") if line.event == "gpu_idle")
         assert (idle["attempt"], idle["gpus"]) == (1, 2)
-    finally:
         fleet.run("cancel", "a", "cpu")
         for job in ("a", "cpu"):
             fleet.wait_for(job, "abandoned")
         pod.stop()
+    finally:
+        fleet.close()

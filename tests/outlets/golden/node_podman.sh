@@ -375,20 +375,22 @@ look_at_gpus() {
 # Writes for how long all of them have been at 0 %, and the number of the sample, by which readers see that it is new.
 # Ends with node.sh, which has the other end of its input.
 watch_gpus() {
-    local fd visible gpus percent samples=0 since_s= known_s=0 now_s IFS=$' \t\n'
+    local fd visible gpus percent samples=0 since_s= known_s=0 begun_s now_s IFS=$' \t\n'
     for fd in /proc/$BASHPID/fd/*; do
         fd=${fd##*/}
         ((fd < 3)) || exec {fd}>&-
     done
     set -f
     type -P nvidia-smi && know_gpus || return
+    read -r begun_s _ </proc/uptime
+    begun_s=${begun_s%.*}
     while :; do
         if look_at_gpus; then
             read -r now_s _ </proc/uptime
             now_s=${now_s%.*}
             # The driver's figure is of the last second, and one sample may be missing.
             ((!percent && now_s - known_s <= 11)) || since_s=
-            ((percent)) || since_s=${since_s:-$((now_s - 1))}
+            ((percent)) || since_s=${since_s:-$((now_s > begun_s ? now_s - 1 : begun_s))}
             known_s=$now_s
             ((samples++))
             printf '{"samples": %d, "gpus": %d, "idle_s": %d}\n' \

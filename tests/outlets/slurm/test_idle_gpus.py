@@ -42,7 +42,7 @@ def test_idle_gpus_of_jobs(slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch) -> 
     try:
         for job in ("a", "c", "cpu"):
             fleet.wait_for(job, "running")
-        wait_until(lambda: fleet.attempt("c").log.exists(), "it has begun")
+        wait_until(fleet.attempt("c").log.exists, "it has begun")
         busy("0")
         record = fleet.wait_for("c", "failed")
         assert (record.reason, fleet.history("c")[-1].event) == ("GPU idle for 2 s", "failed")

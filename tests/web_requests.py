@@ -76,7 +76,10 @@ class Web:
     def get(self, path: str, **headers: str) -> Answer:
         """What the page asks for."""
         own = {"Cookie": self.cookie or self.log_in(), "Sec-Fetch-Site": "same-origin"}
-        return self.send("GET", path, {**own, **headers})
+        while (answer := self.send("GET", path, {**own, **headers})).status == 503 and answer.json.get("loading"):
+            # As the page does, while the workspace is read for the first time.
+            time.sleep(0.1)
+        return answer
 
     def post(self, path: str, value: Any, without: tuple[str, ...] = (), **headers: str) -> Answer:
         """A change as the page sends it, without some of its headers or with others."""

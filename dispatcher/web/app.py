@@ -7,7 +7,7 @@ import functools
 import gzip
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from dispatcher.errors import DispatcherError, LockError, StorageError, UsageError
 from dispatcher.web import changing, comparing, curves, jobs, logs, matrix
-from dispatcher.web.answers import MOST_BYTES, RefusedError, encode
+from dispatcher.web.answers import MOST_BYTES, LoadingError, RefusedError, encode
 from dispatcher.web.board import Board
 from dispatcher.web.follower import Follower
 from dispatcher.web.guard import LOGIN, App, Guard, Receive, Scope, Send, Sessions
@@ -60,8 +60,8 @@ class Server:
         self._pages = Pages()
         self._ledger = Ledger(follower, root)
 
-    def app(self) -> App:
-        """The application, behind its guard."""
+    def app(self, let_in: Callable[[tuple[str, int]], object]) -> App:
+        """The application, behind its guard; `let_in` is told the address of each client that has a session."""
         reading = {
             "/": self._page,
             "/static/{name:path}": self._static,
@@ -82,7 +82,7 @@ class Server:
         routes.append(Route("/api/changes/{name}", self._answering(self._change), methods=["POST"]))
         handlers: dict[Any, Any] = {HTTPException: _not_found, Exception: _fault}
         return Guard(
-            Starlette(routes=routes, lifespan=self._life, exception_handlers=handlers), self._sessions, _refused
+            Starlette(routes=routes, lifespan=self._life, exception_handlers=handlers), self._sessions, _refused, let_in
         )
 
     @contextlib.asynccontextmanager
@@ -106,6 +106,8 @@ class Server:
 
     def _error(self, error: DispatcherError) -> Response:
         facts = {name: value for name, value in self._follower.facts().items() if name != "live"}
+        if isinstance(error, LoadingError):
+            return _json({"error": str(error), "loading": True, **facts}, _status(error), {"Retry-After": "1"})
         return _json({"error": str(error), **facts}, _status(error))
 
     # The page.
@@ -298,8 +300,8 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(encode(value), status, media_type=_JSON)
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(encode(value), status, headers, media_type=_JSON)
 
 
 def _encoded(request: Request, data: bytes) -> Response:

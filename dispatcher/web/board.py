@@ -26,7 +26,7 @@ from dispatcher.run_state import journal
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import Record, State
 from dispatcher.web.age import Age
-from dispatcher.web.answers import encode
+from dispatcher.web.answers import encode, fitted
 from dispatcher.web.columns import Columns, Filter
 from dispatcher.web.overview import Shown
 from dispatcher.web.pods import pods
@@ -42,6 +42,9 @@ _VERSIONS: Final = 500
 _CHANGED_JOBS: Final = 500
 # So many filters have their parts kept.
 _FILTERS: Final = 16
+# All parts together are less than an answer may have.
+_PART_BYTES: Final = {"running": 300_000}
+_OTHER_PART_BYTES: Final = 80_000
 _NO_RECORD: Final = Record(State.QUEUED)
 
 
@@ -57,7 +60,7 @@ class _Parts:
         """Note new parts; whether any has changed."""
         changed = False
         for name, value in parts.items():
-            data = encode(value)
+            data = fitted({name: value}, _PART_BYTES.get(name, _OTHER_PART_BYTES))[name]
             known = self.encoded.get(name)
             if known is None or known[1] != data:
                 self.encoded[name] = (version, data)

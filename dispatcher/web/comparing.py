@@ -12,6 +12,7 @@ import msgspec
 
 from dispatcher.errors import UsageError, nearest
 from dispatcher.report.pivot import mean, std
+from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter, sort_key
 from dispatcher.web.curves import MetricFile, MetricFiles, Series, edges, short
@@ -21,6 +22,9 @@ _MOST_GROUPS: Final = 24
 # Points of all groups together.
 _POINTS: Final = 9_000
 _MOST_POINTS: Final = 4_000
+_SCATTER_BYTES: Final = 900_000
+# Characters of a value in the name of a group.
+_LABEL: Final = 100
 _MISSING: Final = 500
 
 
@@ -114,7 +118,9 @@ def compare(
 
 
 def _group(by: Sequence[str], values: tuple[Any, ...], jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:
-    label = ", ".join(f"{key}={'-' if value is None else value}" for key, value in zip(by, values, strict=False))
+    label = ", ".join(
+        f"{key}={'-' if value is None else str(value)[:_LABEL]}" for key, value in zip(by, values, strict=False)
+    )
     steps = sorted({x for _, series in jobs for x in _few(series, width)})
     of: dict[str, Any] = {"label": label, "jobs": [job for job, _ in jobs], "n": len(jobs)}
     if not steps:
@@ -187,7 +193,7 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
     states = columns.column("state")
     points: list[dict[str, Any]] = []
     missing: list[dict[str, Any]] = []
-    lacking = total = 0
+    lacking = total = size = 0
     for place in places:
         job = columns.jobs[place]
         at = of_x.get(job) if of_x is not None else column.values[column.codes[place]] if column is not None else None
@@ -195,14 +201,16 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
         row = {"job": job, "x": _plain(at), "y": number, "state": states.values[states.codes[place]]}
         if at is None or number is None or not math.isfinite(number):
             lacking += 1
-            if len(missing) < _MISSING:
+            if len(missing) < _MISSING and size < _SCATTER_BYTES:
+                size += len(encode(row))
                 missing.append(row)
         else:
             total += 1
-            if len(points) < _MOST_POINTS:
+            if len(points) < _MOST_POINTS and size < _SCATTER_BYTES:
+                size += len(encode(row))
                 points.append(row)
-    cut = f"{total} points, the first {len(points)} are shown" if total > len(points) else None
     numbers = [point["y"] for point in points]
+    cut = f"{total} points, the first {len(points)} are shown" if total > len(points) else None
     return {
         "x": x,
         "y": y,
@@ -216,4 +224,5 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (str, int, float)) else msgspec.json.encode(value).decode()[:200]
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if value is None or isinstance(value, (int, float)) else text[:200]

@@ -28,6 +28,7 @@ STEP: Final = "step"
 _KEPT: Final = 256
 _KEPT_POINTS: Final = 20_000_000
 _MOST_NAMES: Final = 200
+_LONGEST_NAME: Final = 200
 _BLOCK: Final = 1 << 20
 _decode = msgspec.json.Decoder(dict[str, Any])
 
@@ -142,7 +143,7 @@ class MetricFile:
                     continue
                 one = series.get(name)
                 if one is None:
-                    if len(series) >= _MOST_NAMES:
+                    if len(series) >= _MOST_NAMES or len(name) > _LONGEST_NAME:
                         continue
                     one = series[name] = Series()
                 one.add(step, number)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from dispatcher.errors import DispatcherError
-from dispatcher.web.answers import RefusedError, encode, join
+from dispatcher.web.answers import MOST_BYTES, LoadingError, RefusedError, encode, fitted, join
 from dispatcher.web.board import Board
 from dispatcher.web.worker import Worker
 
@@ -17,12 +17,15 @@ T = TypeVar("T")
 INTERVAL_S: Final = 2.0
 # Nobody looks any more when nobody has asked for so long.
 _WATCHED_S: Final = 15.0
+# With an age, a position and names of parts beside it.
+_ANSWER_BYTES: Final = MOST_BYTES - 2_000
 # So many times as long as a look took nothing is done.
 _REST: Final = 10
 # After a look that failed, the next request looks again, but not more often than this.
 _AGAIN_S: Final = 1.0
-# How long a request waits for the files.
+# How long a request waits for the files; while they are read for the first time, it is answered that they are.
 _PATIENCE_S: Final = 20.0
+_FIRST_S: Final = 0.5
 
 
 class Follower:
@@ -35,6 +38,7 @@ class Follower:
         self._board: Board | None = None
         self._problem: str | None = None
         self._asked_s = self._looked_s = -1e9
+        self._began_s = 0.0
         self._cost_s = 0.0
         self._looking: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
@@ -106,18 +110,17 @@ class Follower:
         self._woken.set()
         late_s = _AGAIN_S if self._problem is not None else self._pause_s() + self._interval_s
         if self._board is None or self._asked_s - self._looked_s > late_s:
+            is_first = self._board is None or self._board.seq is None
             try:
-                await asyncio.wait_for(asyncio.shield(self._look()), _PATIENCE_S)
+                await asyncio.wait_for(asyncio.shield(self._look()), _FIRST_S if is_first else _PATIENCE_S)
             except TimeoutError:
-                raise self._too_slow() from None
+                raise (LoadingError(time.monotonic() - self._began_s) if is_first else self._too_slow()) from None
         if self._problem is not None:
             raise RefusedError(503, self._problem)
         assert self._board is not None
         return self._board
 
     def _too_slow(self) -> RefusedError:
-        if self._board is None or self._board.age.read_s is None:
-            return RefusedError(503, f"the workspace is still being read after {_PATIENCE_S:.0f} s: wait a moment")
         return RefusedError(
             503, f"the files of the workspace do not answer for {_PATIENCE_S:.0f} s: is the file server there?"
         )
@@ -129,7 +132,7 @@ class Follower:
         return self._looking
 
     async def _look_now(self) -> None:
-        began_s = time.monotonic()
+        began_s = self._began_s = time.monotonic()
         try:
             await self._worker.run(self._look_there)
             self._problem = None
@@ -171,11 +174,9 @@ def _encoded(board: Board, function: Callable[..., Any], args: tuple[Any, ...]) 
     found = function(board, *args)
     if found is None:
         found = {"unchanged": b"true"}
-    return {**_envelope(board), "position": position, **{name: _bytes(value) for name, value in found.items()}}
-
-
-def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else encode(value)
+    made = {name: value for name, value in found.items() if isinstance(value, bytes)}
+    others = fitted({name: value for name, value in found.items() if name not in made}, _ANSWER_BYTES)
+    return {**_envelope(board), "position": position, **made, **others}
 
 
 def _envelope(board: Board) -> dict[str, bytes]:

@@ -85,10 +85,17 @@ class Sessions:
 class Guard:
     """Lets requests through that may be answered, and gives every answer its headers."""
 
-    def __init__(self, app: App, sessions: Sessions, refuse: Callable[[RefusedError], App]) -> None:
+    def __init__(
+        self,
+        app: App,
+        sessions: Sessions,
+        refuse: Callable[[RefusedError], App],
+        let_in: Callable[[tuple[str, int]], object],
+    ) -> None:
         self._app = app
         self._sessions = sessions
         self._refuse = refuse
+        self._let_in = let_in
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -113,6 +120,7 @@ class Guard:
             raise RefusedError(
                 401, "not logged in here: open the link that `dispatcher web` has printed (each start has a new one)"
             )
+        self._let_in(tuple(scope["client"]))
         if method not in _READING:
             _check_change(headers, host)
 

@@ -17,7 +17,7 @@ from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import reasons
 from dispatcher.run_state.progress import elapsed_s
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
-from dispatcher.web.answers import RefusedError
+from dispatcher.web.answers import RefusedError, encode
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter, sort_key
 from dispatcher.web.overview import gpu_uses
@@ -26,6 +26,8 @@ MOST_JOBS: Final = 500
 # Of an error, and of a parameter, in a list.
 _LONG: Final = 300
 _ATTEMPTS: Final = 50
+# A list goes on in the next answer when its rows have more.
+_LIST_BYTES: Final = 800_000
 
 
 def listed(board: Board, wanted: Filter, sort: str | None, limit: int, after: int) -> dict[str, Any]:
@@ -39,14 +41,18 @@ def listed(board: Board, wanted: Filter, sort: str | None, limit: int, after: in
     chosen = places[after : after + limit]
     snapshot = board.snapshot
     waiting = reasons(snapshot)
-    rows = []
+    rows: list[Row] = []
+    size = 0
     for place in chosen:
         job = board.columns.jobs[place]
         row = plain_row(board, snapshot, job)
         record = snapshot.records[job]
         row["why"] = waiting.why(job).text if record.state in WAITING else None
+        size += len(encode(row)) + 1
+        if size > _LIST_BYTES and rows:
+            break
         rows.append(row)
-    end = after + len(chosen)
+    end = after + len(rows)
     return {"jobs": rows, "total": len(places), "next": end if end < len(places) else None}
 
 

@@ -10,12 +10,15 @@ from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import literal
 from dispatcher.report.pivot import mean, std
 from dispatcher.run_state.states import State
+from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter, sort_key
 
 # So many cells are in one answer, which is less than a megabyte.
 _CELLS: Final = 4_000
 _MOST_COLUMNS: Final = 200
+_LONGEST_VALUE: Final = 300
+_HEADINGS_BYTES: Final = 250_000
 _STATES: Final = [state.value for state in State]
 
 
@@ -37,8 +40,9 @@ def matrix(
     known = [_STATES.index(one) if one is not None else 0 for one in map(_state, states.values)]
     row_order = sorted(range(len(row_names)), key=lambda number: tuple(map(sort_key, row_names[number])))
     column_order = sorted(range(len(column_names)), key=lambda number: tuple(map(sort_key, column_names[number])))
-    shown_columns = column_order[:_MOST_COLUMNS]
-    end = min(len(row_order), first + max(1, _CELLS // max(1, len(shown_columns))))
+    shown_columns = column_order[: _fitting(columns, column_names, column_order[:_MOST_COLUMNS])]
+    rows_at_once = max(1, _CELLS // max(1, len(shown_columns)))
+    end = first + _fitting(rows, row_names, row_order[first : first + rows_at_once])
     is_shown = [False] * len(row_order)
     for row in row_order[first:end]:
         is_shown[row] = True
@@ -65,6 +69,16 @@ def matrix(
         "jobs": len(places),
         "results_pending": board.results.pending if value is not None else 0,
     }
+
+
+def _fitting(keys: Sequence[str], names: Sequence[tuple[Any, ...]], order: Sequence[int]) -> int:
+    """How many of these rows or columns there is room for, by what they are called; at least one."""
+    size = 0
+    for count, number in enumerate(order):
+        size += len(encode(_heading(keys, names[number])))
+        if size > _HEADINGS_BYTES:
+            return max(1, count)
+    return len(order)
 
 
 def _numbers(board: Board, value: str | None) -> dict[str, float] | None:
@@ -94,11 +108,16 @@ def _places(board: Board, keys: Sequence[str], places: Sequence[int]) -> tuple[l
 
 
 def _heading(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """The values of a row or column, and the conditions that select its jobs."""
+    """The values of a row or column, and the conditions that select its jobs; a long text is shown by its beginning."""
     where = [
         f"{key}={'' if value is None else literal(text_of(value))}" for key, value in zip(keys, values, strict=True)
     ]
-    return {"values": list(values), "where": where}
+    return {"values": list(map(_brief, values)), "where": where}
+
+
+def _brief(value: Any) -> Any:
+    text = text_of(value)
+    return value if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
 
 
 def _cell(cell: tuple[list[int], list[float]] | None) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from dispatcher.report.pods import gpu_hours, pod_row, slot_rows
 from dispatcher.report.snapshot import PodStatus, Snapshot
+from dispatcher.web.answers import encode
 from dispatcher.web.overview import last_heartbeat
 from dispatcher.workspace import Layout
 
@@ -13,15 +14,19 @@ _MOST_PODS: Final = 200
 _MOST_SLOTS: Final = 256
 # The hours of so many GPUs are in an answer.
 _MOST_HOURS: Final = 256
+_PODS_BYTES: Final = 900_000
 
 
 def pods(layout: Layout, snapshot: Snapshot) -> dict[str, Any]:
     """Every pod; those that ended come last, the latest first."""
     order = sorted(snapshot.pods, key=lambda pod: (pod.state == "ended", pod.state == "dead", pod.info.pod))
-    shown, hours = [], 0
+    shown, hours, size = [], 0, 0
     for pod in order[:_MOST_PODS]:
         row = _pod(pod, layout, snapshot, shows_hours=hours < _MOST_HOURS)
         hours += sum("hour" in slot for slot in row["slots"])
+        if size + len(encode(row)) > _PODS_BYTES:
+            row |= {"slots": [], "slots_left_out": len(row["slots"])}
+        size += len(encode(row))
         shown.append(row)
     return {"pods": shown, "total": len(order)}
 

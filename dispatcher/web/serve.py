@@ -16,13 +16,17 @@ from dispatcher.base.host import host_name
 from dispatcher.errors import UsageError
 from dispatcher.web.app import Server
 from dispatcher.web.board import Board
+from dispatcher.web.doors import MOST_STRANGERS, Doors
 from dispatcher.web.follower import INTERVAL_S, Follower
 from dispatcher.web.guard import LOGIN, Sessions
 
 ADDRESS: Final = "127.0.0.1"
 FIRST_PORT: Final = 8642
 _PORTS: Final = 20
-_MOST_CONNECTIONS: Final = 100
+# Of those who are let in and of strangers together: see doors.py.
+_MOST_CONNECTIONS: Final = 2 * MOST_STRANGERS
+# So many connections are accepted before the requests of those before them are read.
+_BACKLOG: Final = MOST_STRANGERS // 2
 _LONGEST_HEAD: Final = 32 * 1024
 
 
@@ -35,7 +39,7 @@ def bound(port: int | None) -> socket.socket:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             found.bind((ADDRESS, one))
-            found.listen(_MOST_CONNECTIONS)
+            found.listen(_BACKLOG)
         except OSError as error:
             found.close()
             problem = error
@@ -65,14 +69,16 @@ def serve(
 
 
 def _run(server: Server, listener: socket.socket, tell: Callable[[], object]) -> None:
+    doors = Doors()
     config = uvicorn.Config(
-        server.app(),
+        server.app(doors.let_in),
         # Its log would have the token, which is in the address of the login.
         access_log=False,
         log_config=None,
         log_level="warning",
         loop="asyncio",
-        http="h11",
+        http=doors.protocol(),
+        backlog=_BACKLOG,
         ws="none",
         lifespan="on",
         # Whoever connects is on this host, and could claim to be anybody.

@@ -124,6 +124,22 @@ def test_a_server_that_is_gone_is_told_and_the_page_goes_on_when_it_is_back(
     wait_until(lambda: "2 held" in held(page), "the change meanwhile is shown")
 
 
+def test_while_the_workspace_is_read_the_page_says_so_and_goes_on_by_itself(
+    open_page: Callable[..., Any], failed_lab: Fleet, serve: Callable[..., Any]
+) -> None:
+    served = serve()
+    page = open_page(served.link)
+    page.locator(".headline").wait_for()
+    loading = {"error": "the workspace is being read, for 1 s now", "loading": True}
+    page.route("**/api/**", lambda route: route.fulfill(status=503, json=loading))
+    for address in ("/", "/?view=jobs"):
+        page.goto(f"{served.base}{address}")
+        page.get_by_text("Reading the workspace …").wait_for()
+        assert page.locator("#banner, .problem").count() == 0
+    page.unroute("**/api/**")
+    page.locator("main tbody tr").first.wait_for()
+
+
 def test_a_change_without_an_answer_is_not_said_to_be_refused(
     open_page: Callable[..., Any], failed_lab: Fleet, serve: Callable[..., Any]
 ) -> None:

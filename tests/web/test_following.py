@@ -11,7 +11,7 @@ import pytest
 from dispatcher.errors import StateError
 from dispatcher.web import follower as module
 from dispatcher.web.age import Age
-from dispatcher.web.answers import RefusedError
+from dispatcher.web.answers import LoadingError, RefusedError
 from dispatcher.web.follower import Follower
 
 
@@ -21,6 +21,7 @@ class FakeBoard:
     def __init__(self):
         self.is_free = threading.Event()
         self.is_free.set()
+        self.seq = None
         self.looks, self.asked, self.fails, self.takes_s, self.age, self.position = 0, 0, "", 0.0, Age(), "x.1"
 
     def look(self):
@@ -29,6 +30,7 @@ class FakeBoard:
         time.sleep(self.takes_s)
         if self.fails:
             raise StateError(self.fails)
+        self.seq = 1
 
     def read_results(self):
         return 0
@@ -115,6 +117,22 @@ def test_files_that_hang_are_told_and_not_shown_as_they_were(monkeypatch):
             await follower.changes("x.1", FakeBoard.overview)
         assert error.value.status == 503
         board.is_free.set()
+
+    run(scenario, monkeypatch)
+
+
+def test_while_the_files_are_read_for_the_first_time_that_is_told_at_once(monkeypatch):
+    async def scenario(follower, board):
+        board.is_free = threading.Event()
+        begun_s = time.monotonic()
+        with pytest.raises(LoadingError, match="is being read") as error:
+            await follower.answer(FakeBoard.overview)
+        assert error.value.status == 503 and time.monotonic() - begun_s < 5
+        board.is_free.set()
+        while board.seq is None:
+            await asyncio.sleep(0.01)
+        await follower.answer(FakeBoard.overview)
+        assert board.looks >= 1
 
     run(scenario, monkeypatch)
 

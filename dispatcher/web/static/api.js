@@ -1,6 +1,7 @@
 // Requests to the server. Everything that goes wrong is an ApiError with a text for people.
 
 const TIMEOUT_MS = 20_000;
+const LOADING_MS = 500;
 
 export class ApiError extends Error {
   /** `status` 0: no answer came. */
@@ -9,15 +10,35 @@ export class ApiError extends Error {
     this.status = status;
   }
 
+  /** The server reads the workspace for the first time. */
+  isLoading = false;
+
   get isUnreachable() {
     return this.status === 0 || this.status === 502 || this.status === 503 || this.status === 504;
   }
 }
 
-/** The JSON at `path`; `params` are URLSearchParams or an object, whose undefined and null values are left out. */
-export function get(path, params = {}, signal = undefined) {
+/** The JSON at `path`, when the server has read the workspace; `params` are URLSearchParams or an object, whose undefined and null values are left out. */
+export async function get(path, params = {}, signal = undefined) {
   const query = toQuery(params).toString();
-  return request(query ? `${path}?${query}` : path, {}, signal);
+  for (;;) {
+    try {
+      return await request(query ? `${path}?${query}` : path, {}, signal);
+    } catch (error) {
+      if (!error.isLoading) throw error;
+      await pause(LOADING_MS, signal);
+    }
+  }
+}
+
+function pause(ms, signal) {
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal?.addEventListener("abort", () => {
+      clearTimeout(timer);
+      reject(signal.reason);
+    });
+  });
 }
 
 export function post(path, body) {
@@ -56,7 +77,9 @@ async function request(url, options, signal) {
   }
   const found = parsed(body);
   if (response.ok && found !== undefined) return found;
-  throw new ApiError(response.ok ? 502 : response.status, found?.error ?? `HTTP status ${response.status}`);
+  const failure = new ApiError(response.ok ? 502 : response.status, found?.error ?? `HTTP status ${response.status}`);
+  failure.isLoading = Boolean(found?.loading);
+  throw failure;
 }
 
 function parsed(body) {

@@ -128,7 +128,7 @@ export class Compare {
   #drawCurves() {
     const { data, error } = this.curves;
     if (error) return [problem(error), this.query.get("metric") && button("Another metric", () => this.#set({ metric: null }))];
-    if (!data) return empty("…");
+    if (!data) return empty("Reading the workspace …");
     if (!data.groups.length) return empty(data.pending ? "Being read …" : "None of these jobs has logged metrics (metrics.jsonl).");
     return [h("div", { class: "compared" }, this.#chart?.element), this.#legend(data), h("p", { class: "quiet" }, notes(data))];
   }

@@ -87,7 +87,7 @@ export class Job {
 
   draw() {
     const { data, error } = this.loader;
-    if (!data) return error ? problem(error) : empty("…");
+    if (!data) return error ? problem(error) : empty("Reading the workspace …");
     const { row } = data;
     return [
       h("header", { key: "job", class: "subject" }, h("h1", {}, row.job), h("p", { class: "states" }, stateWord(row)), this.#actions(row)),

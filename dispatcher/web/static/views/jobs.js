@@ -84,7 +84,7 @@ export class Jobs {
 
   draw() {
     const rows = distinct(this.#pages.flat());
-    if (!this.#pages.length) return this.#error ? problem(this.#error) : empty("…");
+    if (!this.#pages.length) return this.#error ? problem(this.#error) : empty("Reading the workspace …");
     const more = this.#next !== null && button("Load more", () => this.#load(this.#next), { class: "more" });
     const total = this.#next === null ? count(rows.length, "job") : `${rows.length} of ${count(this.#total, "job")}`;
     return section(

@@ -38,7 +38,7 @@ export class Pods {
 
   draw() {
     const { data, error } = this.loader;
-    if (!data) return error ? problem(error) : empty("…");
+    if (!data) return error ? problem(error) : empty("Reading the workspace …");
     const hasEnded = (pod) => pod.state === "ended";
     const ended = data.pods.filter(hasEnded);
     const showsEnded = this.query.get("ended") === "1";
@@ -64,7 +64,7 @@ export class Pods {
       { key: pod.pod, class: pod.alive ? "pod" : "pod is-ended" },
       h("h3", {}, pod.pod, h("span", { class: `tag p-${pod.state}` }, pod.state)),
       h("p", { class: "quiet" }, words.filter(Boolean).join(" · ")),
-      remarks([pod.stopped && `claims no more jobs: ${text(pod.stopped)}`, ...[pod.notes ?? []].flat()]),
+      remarks([pod.stopped && `claims no more jobs: ${text(pod.stopped)}`, pod.slots_left_out > 0 && `${count(pod.slots_left_out, "slot")}: too many to show here, see dispatcher pods`, ...[pod.notes ?? []].flat()]),
       this.#slots(pod),
       outlets(pod),
     );
@@ -74,7 +74,7 @@ export class Pods {
     if (!slots?.length) return null;
     const columns = [
       { name: "slot", title: "Slot", cell: nameOf },
-      { name: "gpu", title: "GPU", cell: (slot) => slot.gpu_name ?? DASH, has: (slot) => slot.gpu_name },
+      { name: "gpu", title: "GPU", cell: (slot) => (slot.gpu_name ? h("span", { title: slot.gpu_name }, shortName(slot.gpu_name)) : DASH), has: (slot) => slot.gpu_name },
       { name: "job", title: "Job", className: "job", cell: (slot) => (slot.job ? jobLink(this.query, slot.job) : h("span", { class: "quiet" }, "free")) },
       { name: "attempt", title: "Attempt", number: true, cell: (slot) => slot.attempt ?? "", has: (slot) => slot.attempt > 1 },
       { name: "use", title: "Use", number: true, cell: (slot) => use(slot), has: isGpu },
@@ -87,6 +87,11 @@ export class Pods {
     ].filter((column) => !column.has || slots.some(column.has));
     return table({ columns, rows: slots, rowKey: (slot) => `${slot.outlet} ${slot.slot} ${slot.job}`, caption: `Slots of ${pod}` });
   }
+}
+
+/** `H100` of `NVIDIA H100 80GB HBM3`: the memory has a column of its own. */
+function shortName(name) {
+  return name.replace(/^NVIDIA /, "").replace(/[ -]\d+ ?GB.*$/, "");
 }
 
 function isGpu(slot) {

@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { empty } from "../parts.js";
 
-const WIDTH = 180;
+const WIDTH = 130;
 const HEIGHT = 26;
 
 /** `values` from an hour ago to now, between 0 and `most`; `written` makes a value a text, `name` says what it is. */

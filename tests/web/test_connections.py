@@ -1,0 +1,84 @@
+"""Connections of the other accounts of the host keep nobody out, however many they open and however slow they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from types import SimpleNamespace
+
+import psutil
+import uvicorn
+from uvicorn.server import ServerState
+from web_requests import Answer
+
+from dispatcher.web.doors import MOST_STRANGERS, Doors
+
+
+def connect(web):
+    return socket.create_connection(("127.0.0.1", web.port), timeout=20)
+
+
+def test_a_viewer_is_answered_while_strangers_hold_all_the_connections_they_can(serve):
+    web = serve()
+    web.get("/api/overview")
+    request = f"GET /api/overview HTTP/1.1\r\nHost: {web.host}\r\nCookie: {web.cookie}\r\n\r\n".encode()
+    with contextlib.ExitStack() as opened:
+        own = opened.enter_context(connect(web))
+        own.sendall(request)
+        assert own.recv(65536).startswith(b"HTTP/1.1 200")
+        for number in range(2 * MOST_STRANGERS + 40):
+            stranger = opened.enter_context(connect(web))
+            if number % 2:
+                # One may have been closed at once.
+                with contextlib.suppress(OSError):
+                    stranger.sendall(f"GET / HTTP/1.1\r\nHost: {web.host}\r\nX-Slow: ".encode())
+        begun_s = time.monotonic()
+        assert web.get("/api/overview").status == 200
+        assert web.send("GET", f"/login?token={web.token}").status == 303
+        # The connection of before is one of those that were let in.
+        own.sendall(request)
+        assert own.recv(65536).startswith(b"HTTP/1.1 200")
+        assert time.monotonic() - begun_s < 4
+        held = [one for one in psutil.Process(web.process.pid).net_connections() if one.status == "ESTABLISHED"]
+        assert len(held) <= MOST_STRANGERS + 3
+
+
+async def closed_within(reader, seconds):
+    with contextlib.suppress(TimeoutError, OSError):
+        return not await asyncio.wait_for(reader.read(1), seconds)
+    return False
+
+
+def test_one_that_asks_for_nothing_or_never_ends_its_request_is_closed():
+    async def app(scope, receive, send):
+        doors.let_in(scope["client"])
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body"})
+
+    doors = Doors(patience_s=0.3)
+
+    async def main():
+        config = uvicorn.Config(app, lifespan="off", log_config=None, http=doors.protocol())
+        config.load()
+        protocol = config.http_protocol_class
+        server = await asyncio.get_running_loop().create_server(
+            lambda: protocol(config=config, server_state=ServerState(), app_state={}), "127.0.0.1", 0
+        )
+        port = server.sockets[0].getsockname()[1]
+        clients = SimpleNamespace(
+            silent=b"", slow=b"GET / HTTP/1.1\r\nHost: x\r\nX-", known=b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+        )
+        readers = {}
+        for name, data in vars(clients).items():
+            readers[name], writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+        known = await readers["known"].readuntil(b"\r\n\r\n")
+        assert Answer(known).status == 204
+        assert await closed_within(readers["silent"], 10)
+        assert await closed_within(readers["slow"], 10)
+        assert not await closed_within(readers["known"], 0.5)
+        server.close()
+
+    asyncio.run(main())

@@ -30,9 +30,15 @@ _RECORDED_S: Final = 10.0
 
 
 class Follower:
-    """Follows each job with a thread of its own, from when it runs. The threads ask the workspace one at a time."""
+    """Follows each job with a thread of its own, from when it runs. The threads ask the workspace one at a time.
 
-    def __init__(self, workspace: Workspace, output: Output, choice: Choice, *, names_jobs: bool) -> None:
+    `expected`: the reason to wait that is no news at first.
+    """
+
+    def __init__(
+        self, workspace: Workspace, output: Output, choice: Choice, *, names_jobs: bool, expected: str = ""
+    ) -> None:
+        self._expected = expected
         self._workspace = workspace
         self._output = output
         self._choice = choice
@@ -112,7 +118,8 @@ class Follower:
 
     def _tell(self, waiting: Collection[str]) -> None:
         with self._asking:
-            self._notes.tell(waiting)
+            self._notes.tell(waiting, expected=self._expected)
+        self._expected = ""
 
     def _goes_on(self, job: str, number: int) -> bool:
         """Whether the job has not ended with this attempt: it is queued again, or runs again."""

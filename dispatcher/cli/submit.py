@@ -90,14 +90,16 @@ def poll(jobs: tuple[str, ...], hosts_file: Path | None) -> None:
 
 
 def _wait(workspace: Workspace, ids: list[str], options: SubmissionOptions, *, follow: bool) -> int:
-    from dispatcher.cli.waiting import wait_for
+    from dispatcher.cli.waiting import goes_on_when_interrupted, wait_for
 
     if follow:
         from dispatcher.cli.log_follow import Follower
         from dispatcher.cli.log_lines import Choice, Output
+        from dispatcher.pod.waiting import SLOT
 
         choice = Choice(hosts_file=options.hosts_file)
-        Follower(workspace, Output(sys.stdout.buffer), choice, names_jobs=False).follow(ids)
+        with goes_on_when_interrupted(ids):
+            Follower(workspace, Output(sys.stdout.buffer), choice, names_jobs=False, expected=SLOT).follow(ids)
     return wait_for(workspace, ids, options.hosts_file)
 
 

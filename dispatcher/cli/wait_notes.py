@@ -46,7 +46,8 @@ class WaitNotes:
         for text, of_text in groups.items():
             hint = f": {self._hint}" if self._hint and text == NO_POD else ""
             note(f"{_waiting_text(of_text, text)}{hint}")
-        self._told |= found
+        # A reason that is expected now may be news later.
+        self._told |= {job: text for job, text in found.items() if text != expected}
 
 
 def _waiting_text(jobs: Sequence[str], why: str) -> str:

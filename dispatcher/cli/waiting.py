@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.printing import note
 from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError
+from dispatcher.pod.waiting import SLOT
 from dispatcher.report.ends import Ends
 from dispatcher.run_state.states import IN_FLIGHT, WAITING, Record, State
 
@@ -32,35 +34,43 @@ def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None 
     notes = WaitNotes(workspace, START_A_POD)
     trouble = ""
     next_tell_s = 0.0
+    # A pod takes a moment to find a new job.
+    expected = SLOT
     next_poll_s = time.monotonic() + workspace.config.poll_interval_s
+    with goes_on_when_interrupted(jobs), Ends(workspace.store, jobs) as ends:
+        while True:
+            try:
+                ends.look()
+                if not ends.left:
+                    break
+                if time.monotonic() >= next_tell_s:
+                    _tell(notes, workspace, ends.left, expected)
+                    next_tell_s, expected = time.monotonic() + _TELL_PAUSE_S, ""
+                if time.monotonic() >= next_poll_s:
+                    look_after(workspace, [*ends.left], hosts_file)
+                    next_poll_s = time.monotonic() + workspace.config.poll_interval_s
+                trouble = ""
+                ends.pause(min(next_tell_s, next_poll_s) - time.monotonic())
+            except _TROUBLE as error:
+                # The jobs do not end with it, so the waiting, whose exit status is theirs, does not either.
+                if str(error) != trouble:
+                    note(f"{error}; waiting goes on")
+                trouble = str(error)
+                ends.pause(_TELL_PAUSE_S)
+        ended = dict(ends.ended)
+    return _status(jobs, ended)
+
+
+@contextlib.contextmanager
+def goes_on_when_interrupted(jobs: Sequence[str]) -> Iterator[None]:
+    """Tell a person who interrupts the waiting that the jobs are not over with it."""
     try:
-        with Ends(workspace.store, jobs) as ends:
-            while True:
-                try:
-                    ends.look()
-                    if not ends.left:
-                        break
-                    if time.monotonic() >= next_tell_s:
-                        _tell(notes, workspace, ends.left)
-                        next_tell_s = time.monotonic() + _TELL_PAUSE_S
-                    if time.monotonic() >= next_poll_s:
-                        look_after(workspace, [*ends.left], hosts_file)
-                        next_poll_s = time.monotonic() + workspace.config.poll_interval_s
-                    trouble = ""
-                    ends.pause(min(next_tell_s, next_poll_s) - time.monotonic())
-                except _TROUBLE as error:
-                    # The jobs do not end with it, so the waiting, whose exit status is theirs, does not either.
-                    if str(error) != trouble:
-                        note(f"{error}; waiting goes on")
-                    trouble = str(error)
-                    ends.pause(_TELL_PAUSE_S)
-            ended = dict(ends.ended)
+        yield
     except KeyboardInterrupt:
         one = len(jobs) == 1
         goes_on = f"{jobs[0]} goes on" if one else f"{counted(len(jobs), 'job')} go on"
         note(f"{goes_on}: `dispatcher status` shows {'it' if one else 'them'}, `dispatcher cancel` gives up")
         raise
-    return _status(jobs, ended)
 
 
 def _status(jobs: Sequence[str], ended: dict[str, Record | None]) -> int:
@@ -96,12 +106,12 @@ def poll_once(layout: Layout, jobs: frozenset[str] | None, hosts_file: Path | No
     return run_pod(config.layout, config, options, log=log)
 
 
-def _tell(notes: WaitNotes, workspace: Workspace, jobs: Collection[str]) -> None:
+def _tell(notes: WaitNotes, workspace: Workspace, jobs: Collection[str], expected: str) -> None:
     """Say why jobs wait. Where none does, no one reads the whole workspace for it."""
     records = workspace.store.records
     waiting = [job for job in jobs if (record := records.get(job)) is not None and record.state in WAITING]
     if waiting:
-        notes.tell(waiting)
+        notes.tell(waiting, expected=expected)
 
 
 def look_after(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None) -> None:

@@ -328,14 +328,15 @@ def test_follow_prints_the_log_and_exits_as_the_job_does(empty: Fleet) -> None:
     assert (done.returncode, done.stdout) == (3, "bash-1\nout\nerr\n")
 
 
-def test_waiting_says_that_no_pod_is_running_and_ends_when_interrupted(empty: Fleet) -> None:
-    words = [*COMMAND, "submit", "--wait", "--", "true"]
+@pytest.mark.parametrize("option", ["--wait", "--follow"])
+def test_waiting_says_that_no_pod_is_running_and_ends_when_interrupted(empty: Fleet, option: str) -> None:
+    words = [*COMMAND, "submit", option, "--", "true"]
     process = subprocess.Popen(
         words, cwd=empty.root, env=empty.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stderr is not None
     assert process.stdout.readline() == "true-1\n"
-    assert "no pod is running: start one with" in process.stderr.readline()
+    assert "true-1 waits: no pod is running" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 130
     assert "true-1 goes on" in process.stderr.read()

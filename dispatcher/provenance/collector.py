@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -123,7 +123,7 @@ class Collector:
             found = _provenance(origin, collected_at, code, pythons[key])
             path = Path(origin.directory, contract.PROVENANCE_FILE)
             try:
-                replace_shared(path, msgspec.json.encode(found) + b"\n", mode)
+                replace_shared(path, _encoded(found) + b"\n", mode)
             except OSError:
                 # A full disk, or the attempt's directory is gone: readers say "not recorded".
                 continue
@@ -163,7 +163,7 @@ def _provenance(origin: Origin, collected_at: str, code: Code, python: _Python) 
     there = origin.host or HostFacts()
     return Provenance(
         collected_at=collected_at,
-        command=tuple(_text(word) for word in origin.command),
+        command=origin.command,
         template=origin.template,
         script_sha256=origin.script_sha256,
         git=code.state if asks_git else origin.git,
@@ -172,13 +172,23 @@ def _provenance(origin: Origin, collected_at: str, code: Code, python: _Python) 
         host=there.host,
         driver=there.driver,
         gpus=there.gpus,
-        environment={name: _text(value) for name, value in origin.environment.items()},
+        environment=origin.environment,
         env_names=origin.env_names,
-        problems=tuple(
-            map(_text, (*there.problems, *(code.problems if asks_git else origin.problems), *python.problems))
-        ),
+        problems=(*there.problems, *(code.problems if asks_git else origin.problems), *python.problems),
     )
 
 
-def _text(word: str) -> str:
-    return word if is_utf8(word) else readable(word)
+def _encoded(found: Provenance) -> bytes:
+    """As JSON; bytes that are no UTF-8, as paths and addresses may have them, as `\\xff`."""
+    try:
+        return msgspec.json.encode(found)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_readable(msgspec.to_builtins(found)))
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value if is_utf8(value) else readable(value)
+    if isinstance(value, dict):
+        return {_readable(key): _readable(inner) for key, inner in value.items()}
+    return [_readable(inner) for inner in value] if isinstance(value, (list, tuple)) else value

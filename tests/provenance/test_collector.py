@@ -182,6 +182,14 @@ def test_words_that_are_no_utf8_are_recorded(layout: Layout) -> None:
     assert found.command == ("echo", "caf\\xe9", "\N{GRINNING FACE}")
 
 
+def test_an_address_that_is_no_utf8_is_recorded(repository: Repository, layout: Layout) -> None:
+    repository.git("remote", "add", "origin", os.fsdecode(b"https://git.lab.org/\xff.git"))
+    found = recorded(layout)
+    assert found is not None
+    assert found.git is not None
+    assert found.git.remote == "https://git.lab.org/\\xff.git"
+
+
 def test_a_problem_that_is_no_utf8_is_recorded(layout: Layout, tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()

@@ -226,7 +226,9 @@ class Workspace:
             checkpoints="checkpoints" in what,
             periodic=periodic,
         )
-        plan = find(self.snapshot(), self.store, selection, by=self.store.by, on_job=on_job or (lambda _: None))
+        plan = find(
+            self.config, self.snapshot(), self.store, selection, by=self.store.by, on_job=on_job or (lambda _: None)
+        )
         if remove:
             plan.remove()
         return plan

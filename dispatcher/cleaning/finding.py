@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from dispatcher.cleaning.attempts import OldAttempts, jobs_with_directories, named_attempts
 from dispatcher.cleaning.plan import OnJob, Plan
+from dispatcher.config import Config
+from dispatcher.errors import TemplateError
 from dispatcher.matrix.condition import Where
+from dispatcher.matrix.entry import Entry
 from dispatcher.report.selection import is_glob, select
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state import journal
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.states import ENDED, Record
+from dispatcher.run_state.states import ENDED, IN_FLIGHT, Record
 from dispatcher.run_state.store import Store
+from dispatcher.templates.command import command_line
 
 if TYPE_CHECKING:
     from dispatcher.cleaning.checkpoints import OldCheckpoints
@@ -42,10 +47,12 @@ class Selection(msgspec.Struct, frozen=True):
     periodic: bool = False
 
 
-def find(snapshot: Snapshot, store: Store, selection: Selection, *, by: str, on_job: OnJob = lambda _: None) -> Plan:
+def find(
+    config: Config, snapshot: Snapshot, store: Store, selection: Selection, *, by: str, on_job: OnJob = lambda _: None
+) -> Plan:
     """What can be removed. `snapshot` and `store` are of the same moment. Raises UsageError and StateError."""
     of_jobs = selection.attempts or selection.checkpoints
-    documents = list(_documents(snapshot)) if of_jobs else []
+    documents = list(_documents(config, snapshot)) if of_jobs else []
     jobs = _jobs(snapshot, store, selection) if of_jobs else {}
     old = OldAttempts(
         store.layout,
@@ -84,12 +91,28 @@ def _old_checkpoints(
     )
 
 
-def _documents(snapshot: Snapshot) -> Iterable[bytes]:
-    """The entries of all jobs that have not ended: what they name is still wanted."""
+def _documents(config: Config, snapshot: Snapshot) -> Iterable[bytes]:
+    """The entries of all jobs that have not ended, and their command lines: what they name is still wanted.
+
+    An attempt in flight has an entry of its own, whatever the manifest has by now.
+    """
     for job, record in snapshot.records.items():
-        entry = snapshot.entries.get(job) if record.state not in ENDED else None
-        if entry is not None:
-            yield msgspec.json.encode(entry.document())
+        if record.state in ENDED:
+            continue
+        ran = snapshot.last_ran(job) if record.state in IN_FLIGHT else None
+        for entry in (snapshot.entries.get(job), ran):
+            if entry is not None:
+                yield msgspec.json.encode(entry.document())
+                yield _command(config, entry)
+
+
+def _command(config: Config, entry: Entry) -> bytes:
+    """The command line, whose placeholders may make a name of several values; empty where it cannot be filled."""
+    try:
+        line = command_line(config.method(entry.method), entry, Path("script.py"))
+    except TemplateError:
+        return b""
+    return "\n".join(line).encode("utf-8", "surrogateescape")
 
 
 def _jobs(snapshot: Snapshot, store: Store, selection: Selection) -> dict[str, Record | None]:

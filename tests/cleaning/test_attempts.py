@@ -137,11 +137,20 @@ def test_the_last_success_stays_and_what_waiting_jobs_name(fleet: Fleet) -> None
     entries = [shell(job, LEAVES) for job in "abc"]
     needs = {"init_from": "run_state/jobs/b/1/out/big", "needs": ["c"]}
     reads = f"cat {fleet.attempt('c', 2).directory}/out"
-    fleet.write_manifest([*entries, shell("d", "true", **needs), shell("e", reads)])
-    assert firsts(fleet.run("clean")) == [
-        "jobs/a/1", "jobs/a/3", "jobs/a/4", "jobs/b/2", "jobs/c/1",
-    ]  # fmt: skip
-    assert firsts(fleet.run("clean", "--keep", "2", "b", "a")) == ["jobs/a/1", "jobs/a/3"]
+    parts = shell("f", "true", base="a", number=3) | {"command": ["cat", "run_state/jobs/{base}/{number}/model"]}
+    fleet.write_manifest([*entries, shell("d", "true", **needs), shell("e", reads), parts])
+    assert firsts(fleet.run("clean")) == ["jobs/a/1", "jobs/a/4", "jobs/b/2", "jobs/c/1"]
+    assert firsts(fleet.run("clean", "--keep", "2", "b", "a")) == ["jobs/a/1"]
+
+
+def test_what_a_running_attempt_names_stays_though_the_manifest_has_changed(fleet: Fleet) -> None:
+    ran(fleet, a=LEAVES)
+    a, b = shell("a", LEAVES), shell("b", "echo begun; exec sleep 600")
+    fleet.write_manifest([a, b | {"init_from": "run_state/jobs/a/1/out"}])
+    fleet.start()
+    fleet.wait_running("b")
+    fleet.write_manifest([a, b | {"init_from": "elsewhere"}])
+    assert firsts(fleet.run("clean")) == ["jobs/a/2"]
 
 
 def test_the_last_checkpoint_of_a_job_that_is_not_done_stays(fleet: Fleet) -> None:

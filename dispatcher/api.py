@@ -21,6 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.base import files
+from dispatcher.base.users import owner_by, user_at_host
 from dispatcher.base.values import text_of
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError, StateError, StorageError, UsageError, nearest
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 Changes = changes.Changes
 # `{"lang": "spa*", "seed": 42}`, or as after --where: `["lang=spa*", "seed!=42"]`. All conditions must hold.
 Where = Mapping[str, object] | Sequence[str] | condition.Where
+# The users whose jobs are meant, as after --user: `"ada"`, `"ada,bob"`, `["ada", "bob"]`; none: anybody's.
+Users = str | Iterable[str]
 
 
 class Workspace:
@@ -63,7 +66,8 @@ class Workspace:
     dispatcher.yaml), UsageError (not a workspace, an unknown job), StateError (the run state cannot be read) and
     StorageError. Methods that change something may also raise LockError; then nothing was changed.
 
-    Methods that take `names` accept job ids and globs such as `fft_*`.
+    Methods that take `names` accept job ids and globs such as `fft_*`. `where` and `user` are filters, as `--where` and
+    `--user`; all of them must hold.
     """
 
     def __init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None:
@@ -112,10 +116,10 @@ class Workspace:
         """The entry of every job by job id: of the default manifest, then of others for jobs that it does not have."""
         return dict(self.snapshot().entries)
 
-    def status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview:
+    def status(self, *, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Overview:
         """Counts by state, running and failed jobs, and why the others wait. Durations are in seconds."""
         unfiltered = self.snapshot()
-        jobs = select(unfiltered, (), parse_states(states), _parsed(where))
+        jobs = select(unfiltered, (), parse_states(states), _parsed(where, user))
         return overview(unfiltered.only({job: unfiltered.records[job] for job in jobs}), unfiltered)
 
     def queue(self) -> list[tuple[str, str]]:
@@ -127,7 +131,9 @@ class Workspace:
         waiting = reasons(snapshot)
         return [(job, waiting.why(job).text) for job in queued]
 
-    def results(self, *, states: Iterable[str] = (), where: Where = (), every_job: bool = False) -> Results:
+    def results(
+        self, *, states: Iterable[str] = (), where: Where = (), user: Users = (), every_job: bool = False
+    ) -> Results:
         """One row per job that has succeeded: `result.json` of its last such attempt and the parameters it ran with.
 
         The list has `to_pandas()` and `to_polars()`. A row has `job_id`, `state`, `method`, the parameters, `attempt`,
@@ -139,7 +145,7 @@ class Workspace:
         their attempt has no `entry.json`), which have failed although they wrote a result, and which results cannot be
         read.
         """
-        return self._reader.results(self._chosen((), states, where), every_job=every_job)
+        return self._reader.results(self._chosen((), states, where, user), every_job=every_job)
 
     def metrics(
         self,
@@ -148,6 +154,7 @@ class Workspace:
         names: str | Iterable[str] = (),
         states: Iterable[str] = (),
         where: Where = (),
+        user: Users = (),
     ) -> Metrics:
         """The metrics that jobs have recorded in `metrics.jsonl`, one series per job and metric.
 
@@ -158,14 +165,14 @@ class Workspace:
         """
         from dispatcher.report.metrics import read_metrics
 
-        chosen = self._chosen(_listed(jobs), states, where)
+        chosen = self._chosen(_listed(jobs), states, where, user)
         attempts = {job: record.attempt for job, record in chosen.records.items()}
         return read_metrics(self.layout, attempts, _listed(names))
 
-    def _chosen(self, names: Sequence[str], states: Iterable[str], where: Where) -> Snapshot:
+    def _chosen(self, names: Sequence[str], states: Iterable[str], where: Where, user: Users) -> Snapshot:
         """A snapshot with only these jobs."""
         snapshot = self.snapshot()
-        jobs = select(snapshot, names, parse_states(states), _parsed(where))
+        jobs = select(snapshot, names, parse_states(states), _parsed(where, user))
         return snapshot.only({job: snapshot.records[job] for job in jobs})
 
     def usage(
@@ -175,6 +182,7 @@ class Workspace:
         since_s: float,
         until_s: float | None = None,
         where: Where = (),
+        user: Users = (),
         utc: bool = False,
     ) -> Usage:
         """Where the time of slots and GPUs went between two moments (seconds since 1970; `until_s` None: now).
@@ -191,7 +199,7 @@ class Workspace:
         until_s = snapshot.now_s if until_s is None else min(until_s, snapshot.now_s)
         days = days_between(since_s, until_s, Clock(snapshot.now_s, utc)) if DAY in by else ()
         window = Window(since_s, until_s, tuple(days))
-        return read_usage(self.config, snapshot, window, by, _parsed(where))
+        return read_usage(self.config, snapshot, window, by, _parsed(where, user))
 
     def clean(
         self,
@@ -250,6 +258,7 @@ class Workspace:
         *,
         states: Iterable[str] = (),
         where: Where = (),
+        user: Users = (),
         changed: bool = False,
     ) -> changes.Plan:
         """The jobs to which `requeue`, `hold`, `cancel` or `mark` would apply. Changes nothing.
@@ -257,9 +266,9 @@ class Workspace:
         `state` is the requested state (queued, held, abandoned, done, failed). `changed`: only jobs that ran with other
         parameters than the manifest has now.
         """
-        if not names and not states and not where and not changed:
-            raise UsageError("name the jobs: ids, globs such as 'fft_*', --state or --where key=value")
-        return changes.plan(self.snapshot(), state, names, list(states), _parsed(where), changed=changed)
+        if not (names or states or where or user or changed):
+            raise UsageError("name the jobs: ids, globs such as 'fft_*', --state, --user or --where key=value")
+        return changes.plan(self.snapshot(), state, names, list(states), _parsed(where, user), changed=changed)
 
     def apply(self, plan: changes.Plan) -> Changes:
         """Apply a plan to every job for which it is still possible."""
@@ -294,31 +303,45 @@ class Workspace:
         except DispatcherError as error:
             return "", f"no copy of the code (snapshot): {error}"
 
-    def requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes:
+    def requeue(
+        self,
+        *names: str,
+        states: Iterable[str] = (),
+        where: Where = (),
+        user: Users = (),
+        changed: bool = False,
+    ) -> Changes:
         """Queue jobs again. Filters are combined with AND.
 
         A running job that is named exactly is stopped first. Globs and `where` without `states` select failed,
         abandoned and held jobs only. `changed` selects jobs that ran with other parameters than the manifest has now,
         including done ones. Jobs that cannot be changed are in the result's `refused`, with the reason.
         """
-        return self.apply(self.plan(State.QUEUED, names, states=states, where=where, changed=changed))
+        return self.apply(self.plan(State.QUEUED, names, states=states, where=where, user=user, changed=changed))
 
-    def hold(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
+    def hold(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes:
         """Keep jobs from being claimed until requeued. Globs select queued jobs only. Otherwise like `requeue`."""
-        return self.apply(self.plan(State.HELD, names, states=states, where=where))
+        return self.apply(self.plan(State.HELD, names, states=states, where=where, user=user))
 
-    def cancel(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
+    def cancel(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes:
         """Give jobs up and stop those that run; their state becomes `abandoned`.
 
         Globs select all jobs that are not done. Otherwise like `requeue`.
         """
-        return self.apply(self.plan(State.ABANDONED, names, states=states, where=where))
+        return self.apply(self.plan(State.ABANDONED, names, states=states, where=where, user=user))
 
-    def mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes:
+    def mark(
+        self,
+        state: State | str,
+        *names: str,
+        states: Iterable[str] = (),
+        where: Where = (),
+        user: Users = (),
+    ) -> Changes:
         """Set the state of jobs that are not running to `done` or `failed`. Otherwise like `requeue`."""
         if state not in MARKABLE:
             raise UsageError(f"{state}: a job can be marked {' or '.join(MARKABLE)}")
-        return self.apply(self.plan(State(state), names, states=states, where=where))
+        return self.apply(self.plan(State(state), names, states=states, where=where, user=user))
 
     def delete(self, *names: str) -> list[str]:
         """Delete the records of these jobs (ids, globs) and return their ids. Directories and history are kept.
@@ -434,13 +457,17 @@ class Workspace:
         Running dispatchers notice within their poll interval. Raises ManifestError with all faults; nothing is written
         then.
         """
+        from dispatcher.matrix.entry import OWNER
         from dispatcher.matrix.manifest import load_manifest, write_manifest
 
         path: Path = self.layout.root / (manifest or self.config.matrix)
         self.store.refresh()
         known = self.store.records.keys()
         old = load_manifest(path, known).entries.values() if path.exists() else ()
-        return write_manifest(path, [*(entry.document() for entry in old), *entries], known)
+        mine = {OWNER: owner_by(self.store.by)}
+        # Who adds to a manifest owns its file from then on, and its other jobs stay whose they are.
+        new = [{**entry, **mine} if entry.get(OWNER) is None else entry for entry in entries]
+        return write_manifest(path, [*(entry.document() for entry in old), *new], known)
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
         """One row per attempt that has a directory, oldest first. `exit_code` is None until it has ended.
@@ -541,21 +568,6 @@ class Workspace:
             projector.close()
 
 
-def user_at_host() -> str:
-    """The name under which changes by people are recorded."""
-    import pwd
-
-    from dispatcher.base.host import host_name
-    from dispatcher.base.messages import readable
-
-    try:
-        name = os.environ.get("LOGNAME") or os.environ.get("USER") or pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        # In a container the user may have no name.
-        name = str(os.getuid())
-    return f"{readable(name)}@{host_name()}"
-
-
 def refuse_in_flight(records: Mapping[str, Record]) -> None:
     """Raise StateError if one of the jobs is submitted or running: its record cannot be deleted."""
     busy = [job for job, record in records.items() if record.state in IN_FLIGHT]
@@ -573,7 +585,10 @@ def _listed(names: str | Iterable[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _parsed(where: Where) -> condition.Where:
+def _parsed(where: Where, user: Users = ()) -> condition.Where:
     if isinstance(where, Mapping):
-        return condition.Where(tuple(condition.Condition(key, text_of(pattern)) for key, pattern in where.items()))
-    return where if isinstance(where, condition.Where) else condition.Where.parse(where)
+        conditions = tuple(condition.Condition(key, text_of(pattern)) for key, pattern in where.items())
+        parsed = condition.Where(conditions)
+    else:
+        parsed = where if isinstance(where, condition.Where) else condition.Where.parse(where)
+    return parsed.of_users(_listed(user))

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.base.messages import problems
+from dispatcher.base.users import owner_by
 from dispatcher.base.values import shown
 from dispatcher.config import Config
 from dispatcher.errors import CodeError, StateError, StorageError, TemplateError, UsageError, nearest
-from dispatcher.matrix.entry import RESERVED, Entry
+from dispatcher.matrix.entry import OWNER, RESERVED, Entry
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.new_jobs import NAME, ROW_KEYS, NewJobs, check_key, check_param, product, stem_of
 from dispatcher.run_state.change import Change
@@ -50,6 +51,7 @@ class Submission:
         store = workspace.store
         store.refresh(to_the_end=True)
         self._listed = (manifests or ManifestJobs(workspace.config)).ids()
+        self._owner = {OWNER: owner_by(store.by)}
         self._more: Sequence[Mapping[str, Any]] = [{}] * len(new.rows)
         self.warning = ""
         self.code = ""
@@ -141,7 +143,7 @@ class Submission:
         return [{**one, **more} for one, more in zip(documents, self._more, strict=True)]
 
     def _choose(self) -> list[dict[str, Any]]:
-        documents = self._new.documents(self._is_known)
+        documents = [_owned(one, self._owner) for one in self._new.documents(self._is_known)]
         taken = [one["job_id"] for one in documents if self._is_known(one["job_id"])]
         if taken:
             record = self._workspace.store.records.get(taken[0])
@@ -167,6 +169,10 @@ class Submission:
             more = [f"and {len(listed) - 10} more"] if len(listed) > 10 else []
             raise UsageError(problems("nothing was submitted", [*listed[:10], *more]))
         return entries
+
+
+def _owned(document: dict[str, Any], owner: Mapping[str, str]) -> dict[str, Any]:
+    return {**document, **owner} if document.get(OWNER) is None else document
 
 
 def _as_written(value: Any, what: str) -> Any:

@@ -6,7 +6,7 @@ not shown to fail must not.
 
 In what is printed `...` stands for anything; a number with a decimal point stands for one of its size; a date, a time
 of day, a duration, a rate, a progress (`23% 46/200`) and a pid of five digits or more for any other. The reader's home
-is HOME.
+is HOME, and the reader is READER.
 
 A block that cannot be run here has a comment above it, which readers of the page do not see, with one of the reasons in
 REASONS: `<!-- not run: another host -->`. It is parsed nevertheless, and a dispatcher.yaml among them is checked.
@@ -32,6 +32,7 @@ import pytest
 from fleet import MAIN
 
 from dispatcher.base import yaml_text
+from dispatcher.base.users import user_name
 from dispatcher.config import load_config
 from dispatcher.errors import ConfigError
 from dispatcher.workspace import Layout
@@ -47,6 +48,7 @@ REASONS = {
 }
 ROOT = Path(__file__).parent.parent
 HOME = "/home/ada"
+READER = "ada"
 LIMIT_S = 240
 # What begins the line of an error that the page means to show.
 ERROR = "dispatcher: "
@@ -189,6 +191,8 @@ class Reader:
 
     def _expect(self, wanted: str, output: str, where: str) -> None:
         printed = output.replace(str(self._home), HOME)
+        me = rf'^(user +|.*"user": "){re.escape(user_name())}\b'
+        printed = re.sub(me, rf"\1{READER}", printed, flags=re.MULTILINE)
         assert alike(wanted, printed), f"{where}\n--- it says\n{wanted}--- it printed\n{printed}"
 
     def _expect_status(self, wanted: str, done: subprocess.CompletedProcess[str], where: str) -> None:

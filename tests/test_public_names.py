@@ -31,7 +31,7 @@ Workspace.__init__(self, root: str | os.PathLike[str] | None = None, *, by: str 
 Workspace.add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest
 Workspace.apply(self, plan: changes.Plan) -> Changes
 Workspace.attempts(self, job: str) -> list[dict[str, Any]]
-Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
+Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes
 Workspace.clean(self, names: Sequence[str] = (), *, what: Collection[str] = ('attempts', 'blobs'), where: Where = (), keep: int | None = None, older_than_s: float = 0.0, periodic: bool = False, remove: bool = False, on_job: Callable[[int], None] | None = None) -> Removable
 Workspace.clear_refused(self, jobs: Iterable[str] = ()) -> list[str]
 Workspace.clear_notices(self) -> list[int]
@@ -40,26 +40,26 @@ Workspace.delete(self, *names: str) -> list[str]
 Workspace.drain(self, pod: str) -> None
 Workspace.entries(self) -> dict[str, Entry]
 Workspace.history(self, job: str | None = None) -> Iterator[Line]
-Workspace.hold(self, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
+Workspace.hold(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes
 Workspace.layout
-Workspace.mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = ()) -> Changes
-Workspace.metrics(self, jobs: str | Iterable[str] = (), *, names: str | Iterable[str] = (), states: Iterable[str] = (), where: Where = ()) -> Metrics
+Workspace.mark(self, state: State | str, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes
+Workspace.metrics(self, jobs: str | Iterable[str] = (), *, names: str | Iterable[str] = (), states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Metrics
 Workspace.notices(self) -> list[dict[str, Any]]
 Workspace.pause(self, scope: str, why: str = '') -> None
-Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> changes.Plan
+Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False) -> changes.Plan
 Workspace.pods(self) -> list[PodStatus]
 Workspace.queue(self) -> list[tuple[str, str]]
 Workspace.records(self) -> dict[str, Record]
-Workspace.requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), changed: bool = False) -> Changes
-Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), every_job: bool = False) -> Results
+Workspace.requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False) -> Changes
+Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), user: Users = (), every_job: bool = False) -> Results
 Workspace.snapshot(self) -> Snapshot
-Workspace.status(self, *, states: Iterable[str] = (), where: Where = ()) -> Overview
+Workspace.status(self, *, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Overview
 Workspace.store
 Workspace.submit(self, command: str | Sequence[str], *, name: str | None = None, params: Mapping[str, Any] | None = None, rows: Sequence[Mapping[str, Any]] | None = None, **keys: Any) -> list[str]
 Workspace.tell(self) -> list[dict[str, Any]]
 Workspace.test_notice(self, *targets: str) -> dict[str, Outcome]
 Workspace.transaction(self) -> Iterator[Transaction]
-Workspace.usage(self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = (), utc: bool = False) -> Usage
+Workspace.usage(self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = (), user: Users = (), utc: bool = False) -> Usage
 Workspace.wait(self, jobs: str | Iterable[str], *, timeout_s: float | None = None) -> dict[str, Record | None]
 Workspace.wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record
 Workspace.undrain(self, pod: str) -> None
@@ -70,6 +70,7 @@ class Entry
 Entry.digest(self) -> str
 Entry.document(self) -> dict[str, Any]
 Entry.has(self, key: str) -> bool
+Entry.owned_by(self, user: str | None) -> Entry
 Entry.shape(self) -> Hashable
 Entry.value(self, key: str) -> Any
 Entry.job_id: str
@@ -93,6 +94,7 @@ Entry.job: str | None
 Entry.config: Mapping[str, Any]
 Entry.imports: tuple[str, ...]
 Entry.snapshot: bool | None
+Entry.user: str | None
 Entry.order: int
 Entry.written: Mapping[str, Any]
 class Manifest

@@ -27,6 +27,8 @@ RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory", "nodes")
 ON_MOVE: Final = ("stay", "restart")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+# What lists and filters read as something else, and what would break a line, is in no name.
+_USER = re.compile(r"\w[\w.\\@+$-]{0,199}")
 _NUMBERED_REASON = re.compile(r"(exit|signal) [0-9]{1,3}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MEMORY = re.compile(r"(?P<amount>[0-9]{1,12}(\.[0-9]+)?)\s?(?P<unit>[KMGT])(i?B)?", re.ASCII)
@@ -136,6 +138,18 @@ def parse_text(value: object) -> str:
     if not isinstance(value, str) or not value or "\0" in value:
         raise BadValueError("expected text, not empty and without NUL characters")
     return value
+
+
+def is_user(value: object) -> bool:
+    """Whether `value` may be the name of a user: see `parse_user`."""
+    return type(value) is str and _USER.fullmatch(value) is not None
+
+
+def parse_user(value: object) -> str:
+    """The name of a user as systems have them, also of a domain: `ada`, `LAB\\ada`, `ada@lab.example`."""
+    if isinstance(value, str) and is_user(value):
+        return value
+    raise BadValueError("expected the name of a user, such as ada")
 
 
 def parse_private_path(value: object) -> str:

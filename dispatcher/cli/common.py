@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from dispatcher.cli.complete import complete_jobs, complete_keys, complete_where, complete_words
+from dispatcher.cli.complete import complete_jobs, complete_keys, complete_users, complete_where, complete_words
 from dispatcher.errors import StateError, UsageError
-from dispatcher.matrix.condition import Where
+from dispatcher.matrix.condition import Where, literal
 from dispatcher.run_state.states import State
 from dispatcher.workspace import Layout, find_workspace, named_workspace
 
@@ -125,15 +125,55 @@ def _read_keys(context: click.Context, param: click.Parameter, value: str | None
     return keys
 
 
+# What `--user` and `--mine` have named, until `--where` is read.
+_USERS: Final = "dispatcher.users"
+
+
+def _keep_users(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    users = read_list(ctx, param, value)
+    if value is not None and not users:
+        raise UsageError(f"--user {value!r} names nobody: expected users with commas between them")
+    ctx.meta.setdefault(_USERS, []).extend(users)
+
+
+def _keep_me(ctx: click.Context, _param: click.Parameter, is_given: bool) -> None:
+    from dispatcher.base.users import user_name
+
+    if is_given:
+        ctx.meta.setdefault(_USERS, []).append(literal(user_name()))
+
+
+def _read_filters(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Where:
+    return read_where(ctx, param, values).of_users(ctx.meta.get(_USERS, ()))
+
+
+def _user_options(function: F) -> F:
+    """`--user` and `--mine`; they are read first, and become part of `--where`."""
+    user = click.option(
+        "--user",
+        expose_value=False,
+        is_eager=True,
+        callback=_keep_users,
+        metavar="NAMES",
+        shell_complete=complete_users,
+        help="Only jobs of this user, or of these (comma-separated).",
+    )
+    mine = click.option(
+        "--mine", is_flag=True, expose_value=False, is_eager=True, callback=_keep_me, help="Only your own jobs."
+    )
+    return user(mine(function))
+
+
 def where_option(function: F) -> F:
+    """`--where`, `--user` and `--mine`: which jobs are meant, passed to the command as `where`."""
     return click.option(
         "--where",
         multiple=True,
-        callback=read_where,
+        callback=_read_filters,
         metavar="KEY=VALUE",
         shell_complete=complete_where,
         help="Only jobs with this value (a glob) or one of several (KEY=A,B); repeated filters combine with AND.",
-    )(function)
+    )(_user_options(function))
 
 
 def keys_option(name: str, help: str) -> Callable[[F], F]:

@@ -87,6 +87,13 @@ def complete_methods(config: Config) -> Iterable[str]:
     return values(config, "method")
 
 
+@_list_of
+def complete_users(config: Config) -> Iterable[str]:
+    from dispatcher.report.known_words import users
+
+    return users(config)
+
+
 @_completion
 def complete_result_key(workspace: Workspace, incomplete: str) -> Iterable[str]:
     from dispatcher.report.known_words import result_keys

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher.base.times import Clock, parse_since
+from dispatcher.base.users import user_of
 from dispatcher.base.values import BadValueError
-from dispatcher.cli.common import jobs_argument, json_option, open_workspace, utc_option, where_option
+from dispatcher.cli.common import jobs_argument, json_option, open_workspace, read_list, utc_option, where_option
 from dispatcher.cli.complete import complete_words
 from dispatcher.cli.printing import note, print_json, print_rows
-from dispatcher.errors import UsageError
+from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
 from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.events import Event
@@ -33,7 +34,7 @@ _NARROWING: Final = Narrowing(shrink=("by", "job", "changes"), drop=("by",), kee
 # Rows of one table: the first ones of a long history are shown before the last ones are read.
 _ROWS: Final = 10_000
 # What the other columns tell already, and digests, which tell people nothing; JSON has them.
-_UNSHOWN: Final = frozenset({"pod", "started_at", "finished_at", "ran_with"})
+_UNSHOWN: Final = frozenset({"pod", "started_at", "finished_at", "ran_with", "user"})
 # The state follows from these.
 _TELL_STATE: Final = frozenset(
     {
@@ -63,6 +64,7 @@ _TELLING_DATA: Final = frozenset({"scope", "why", "pod"})
     shell_complete=complete_words(_EVENTS),
     help=f"Only this event, or these (comma-separated): {', '.join(_EVENTS)}.",
 )
+@click.option("--by", callback=read_list, metavar="NAMES", help="Only changes by these users (ada, ada@desk) or pods.")
 @click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N changes.")
 @utc_option
 @json_option
@@ -71,6 +73,7 @@ def history(
     where: Where,
     since: str | None,
     events: tuple[str, ...],
+    by: tuple[str, ...],
     tail: int | None,
     utc: bool,
     as_json: bool,
@@ -78,17 +81,19 @@ def history(
     """List the changes of JOB... (ids, globs), or of all jobs, oldest first."""
     clock = Clock(time.time(), utc)
     workspace = open_workspace()
-    names = _Names(jobs)
-    lines = _chosen(workspace, names, where, _read_since(since, clock), _read_events(events))
+    names, authors = _Names(jobs), _Authors(by)
+    lines = _chosen(workspace, names, where, _read_since(since, clock), _read_events(events), authors)
     if tail is not None:
         lines = iter(collections.deque(lines, maxlen=min(tail, sys.maxsize)))
     if as_json:
         print_json(list(lines))
         names.refuse_unknown(workspace)
+        authors.refuse_unknown(is_whole=names.only is None)
         return
     # A job that alone was asked for need not be named in each line.
     some = _print(lines, clock, [name for name in _COLUMNS if name != "job" or len(names.only or ()) != 1])
     names.refuse_unknown(workspace)
+    authors.refuse_unknown(is_whole=names.only is None)
     if not some:
         note("no changes")
 
@@ -131,13 +136,39 @@ class _Names:
             select(workspace.snapshot(), missing)
 
 
-def _chosen(workspace: Workspace, names: _Names, where: Where, since: str, events: frozenset[Event]) -> Iterator[Line]:
+class _Authors:
+    """Who has made changes, as `--by` names them: users, users at a host, pods. No names are everybody."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = frozenset(names)
+        self._seen: set[str] = set()
+
+    def hold(self, by: str) -> bool:
+        """Whether a change by this author is meant."""
+        if not self._names:
+            return True
+        own = {by, user_of(by) or by}
+        self._seen |= own
+        return not own.isdisjoint(self._names)
+
+    def refuse_unknown(self, *, is_whole: bool) -> None:
+        """UsageError for a name that has changed nothing, as far as all of the history was read."""
+        missing = sorted(self._names - self._seen)
+        if missing and is_whole:
+            raise UsageError(
+                f"--by {missing[0]}: the history has no change by that name{nearest(missing[0], sorted(self._seen))}"
+            )
+
+
+def _chosen(
+    workspace: Workspace, names: _Names, where: Where, since: str, events: frozenset[Event], authors: _Authors
+) -> Iterator[Line]:
     from dispatcher.report.selection import select
     from dispatcher.run_state import journal
 
     chosen = set(select(workspace.snapshot(), where=where)) if where else None
     for line in journal.history(workspace.layout, names.only):
-        is_meant = names.hold(line.job) and (chosen is None or line.job in chosen)
+        is_meant = authors.hold(line.by) and names.hold(line.job) and (chosen is None or line.job in chosen)
         if is_meant and line.at >= since and (not events or line.event in events):
             yield line
 

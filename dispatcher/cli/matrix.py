@@ -14,6 +14,7 @@ import click
 
 from dispatcher import contract
 from dispatcher.base.messages import counted
+from dispatcher.base.users import user_name
 from dispatcher.base.values import text_of
 from dispatcher.cli.common import layout, where_option
 from dispatcher.cli.manifest_target import refuse_other_files
@@ -50,8 +51,10 @@ matrix.add_command(trials)
 def make(sweep: Path, output: Path | None) -> None:
     """Write the manifest that the sweep file SWEEP expands to, unless `matrix check` would refuse it.
 
-    An older manifest is replaced, any other file is not.
+    An older manifest is replaced, any other file is not. Its jobs stay whose they are; new ones are yours, unless the
+    sweep names another `user`.
     """
+    from dispatcher.matrix.owners import with_owners
     from dispatcher.matrix.sweep import expand
 
     config = load_config(layout())
@@ -63,7 +66,8 @@ def make(sweep: Path, output: Path | None) -> None:
         if faults:
             raise ManifestError(f"{target}, which was not written", faults)
 
-    manifest = write_manifest(target, expand(sweep), known_ids(config.layout), refuse_faults)
+    documents = with_owners(expand(sweep), user_name(), target)
+    manifest = write_manifest(target, documents, known_ids(config.layout), refuse_faults)
     click.echo(f"{target}: {_count(manifest.entries.values())}")
 
 
@@ -136,7 +140,10 @@ def _check_manifest(config: Config, path: Path, submitted: tuple[Entry, ...]) ->
 def show(manifest: Path | None, where: Where, as_json: bool) -> None:
     """Show the jobs of MANIFEST with the parameters in which they differ."""
     config = load_config(layout())
+    from dispatcher.report.selection import check_users
+
     loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
+    check_users(where, lambda: {entry.user for entry in loaded.entries.values() if entry.user is not None})
     entries = [entry for entry in loaded.entries.values() if where.holds(entry.value)]
     if as_json:
         lines = [json.dumps(entry.document(), ensure_ascii=False) for entry in entries]

@@ -13,6 +13,7 @@ from dispatcher.cli.common import json_option, open_workspace, utc_option
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_facts, print_json, print_rows, print_text
 from dispatcher.errors import StateError
+from dispatcher.matrix.entry import OWNER
 from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.states import IN_FLIGHT
 from dispatcher.run_state.status_file import TIMES
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from dispatcher.report.snapshot import Snapshot
 
 
+# Told above the parameters.
+_FACTS: Final = ("job_id", OWNER)
 _NARROWING: Final = Narrowing(shrink=("host", "error"), drop=("host",), keep=("attempt", "reason"))
 
 
@@ -74,7 +77,7 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
     if entry is not None:
         click.echo()
         print_text(f"parameters {_source(snapshot, job)}")
-        print_facts({f"  {key}": value for key, value in entry.document().items() if key != "job_id"})
+        print_facts({f"  {key}": value for key, value in entry.document().items() if key not in _FACTS})
     rows = _changes(snapshot, job)
     if rows:
         click.echo()
@@ -179,9 +182,9 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
     from dispatcher.run_state.progress import progress_text
 
     row = job_row(snapshot, job)
-    facts: dict[str, Any] = {"job": job}
+    facts: dict[str, Any] = {"job": job, OWNER: row["user"]}
     for key, value in snapshot.records[job].fields().items():
-        if value != "":
+        if value != "" and key != OWNER:
             facts[key] = snapshot.clock(value) if key in TIMES else value
     if job in snapshot.edited:
         facts["edited"] = "by hand, not applied yet"

@@ -12,6 +12,7 @@ import msgspec
 
 from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError
+from dispatcher.matrix.entry import OWNER
 
 _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "min": lambda value, bound: bool(value >= bound),
@@ -104,6 +105,16 @@ class Where(msgspec.Struct, frozen=True):
 
     def __bool__(self) -> bool:
         return bool(self.conditions)
+
+    def of_users(self, users: Iterable[str]) -> Where:
+        """The same with only jobs of these users (names or globs); of anybody's where there are none."""
+        patterns = ",".join(users)
+        return Where((*self.conditions, _parse_option(f"{OWNER}={patterns}"))) if patterns else self
+
+    def users(self) -> list[str]:
+        """The users whose jobs are asked for by name."""
+        asked = [one.pattern for one in self.conditions if one.key == OWNER and not one.negated]
+        return [name for pattern in asked for name in _split(pattern) if name and not _SPECIAL.search(name)]
 
     def first_miss(self, value_of: Callable[[str], object]) -> Condition | None:
         """The first condition that does not hold, or None; `value_of` returns a key's value, None when it has none."""

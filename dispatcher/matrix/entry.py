@@ -73,12 +73,16 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "config": ("config", _parse_config),
     "import": ("imports", values.parse_words),
     "snapshot": ("snapshot", values.parse_flag),
+    "user": ("user", values.parse_user),
 }
-# The reserved keys that determine when and where a job runs and from which copy of the code, not its parameters; the
-# others count in its digest.
+# The reserved keys that determine when and where a job runs and from which copy of the code, not its parameters.
 SCHEDULING: Final = frozenset(
     {"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources", "queue_limit", "snapshot"}
 )
+# Whose job it is.
+OWNER: Final = "user"
+# What does not count in the digest of an entry: a job that differs in it computes the same.
+UNDIGESTED: Final = SCHEDULING | {OWNER}
 RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
 
 # Shared by all entries: msgspec would give each of them an empty dict of its own.
@@ -95,7 +99,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
     `imports` are the modules and files that define such classes. The method's other settings apply. `snapshot`:
-    attempts run a copy of the code as it was when the job was queued.
+    attempts run a copy of the code as it was when the job was queued. `user` owns the job: as written, else the owner
+    of the manifest's file.
     """
 
     job_id: str
@@ -119,23 +124,29 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     config: Mapping[str, Any] = _NOTHING
     imports: tuple[str, ...] = ()
     snapshot: bool | None = None
+    user: str | None = None
     order: int = 0
     written: Mapping[str, Any] = _NOTHING
 
     def document(self) -> dict[str, Any]:
-        """The JSON object of this entry: id, method, parameters, then the reserved keys as written."""
-        return {"job_id": self.job_id, "method": self.method, **self.params, **self._words()}
+        """The JSON object of this entry: id, method, parameters, then the reserved keys as written, and its owner."""
+        owner = {} if self.user is None else {OWNER: self.user}
+        return {"job_id": self.job_id, "method": self.method, **self.params, **self._words(), **owner}
+
+    def owned_by(self, user: str | None) -> Entry:
+        """The same entry as a job of `user`; None: of whom it is."""
+        return self if user in (None, self.user) else msgspec.structs.replace(self, user=user)
 
     def value(self, key: str) -> Any:
         """The value of a parameter or of a reserved key; None when the entry does not have it."""
         if key in self.params:
             return self.params[key]
-        if key in ("job_id", "method"):
+        if key in ("job_id", "method", OWNER):
             return getattr(self, key)
         return self._words().get(key)
 
     def digest(self) -> str:
-        """Equal for entries that are the same to a job: the keys in SCHEDULING do not count.
+        """Equal for entries that are the same to a job: those in UNDIGESTED do not count.
 
         Nor do fields that are unset, so that a new reserved key does not change the digests of entries without it.
         """
@@ -154,7 +165,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
     def has(self, key: str) -> bool:
         """Whether the entry has `key`."""
-        return key in self.params or key in ("job_id", "method") or key in self._words()
+        return (
+            key in self.params
+            or key in ("job_id", "method")
+            or (key == OWNER and self.user is not None)
+            or key in self._words()
+        )
 
     def shape(self) -> Hashable:
         """Equal for entries that differ only in the values of parameters: a check of keys is needed once per shape."""
@@ -192,11 +208,13 @@ def _plain(value: Any) -> Any:
 
 
 _DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(Entry)}
-_DIGESTED: Final = tuple(field for word, (field, _) in READERS.items() if word not in SCHEDULING)
+_DIGESTED: Final = tuple(field for word, (field, _) in READERS.items() if word not in UNDIGESTED)
 
 
-def read_entry(document: dict[str, Any], order: int) -> tuple[Entry | None, list[str]]:
+def read_entry(document: dict[str, Any], order: int, owner: str | None = None) -> tuple[Entry | None, list[str]]:
     """The entry in `document`, whose items are removed, and every fault in it as `key = value: expected ...`.
+
+    `owner` owns the job if the document does not say who does.
 
     An entry with faults has only the fields that could be parsed, for comparison with others; None without a valid id.
     """
@@ -207,10 +225,10 @@ def read_entry(document: dict[str, Any], order: int) -> tuple[Entry | None, list
         if not values.is_name(value):
             faults.append(_name_fault(key, value))
     if READERS.keys().isdisjoint(document):
-        fields: dict[str, Any] = {}
+        fields: dict[str, Any] = {OWNER: owner}
         return _make(job_id, method, document, order, fields, faults), faults
     written = {word: document.pop(word) for word in [word for word in document if word in READERS]}
-    fields = {"written": written}
+    fields = {"written": written, OWNER: owner}
     for word, value in written.items():
         if value is None:
             continue

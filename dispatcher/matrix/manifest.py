@@ -14,6 +14,7 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.messages import first_names
+from dispatcher.base.users import name_of
 from dispatcher.base.values import shown
 from dispatcher.errors import ManifestError, StorageError
 from dispatcher.matrix import strict_json
@@ -34,14 +35,15 @@ def load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ())
 
     `known_ids` are the jobs in the run state, also of other manifests of the workspace: entries may need them.
     """
-    return Manifest(Path(path), parse_manifest(read_file(path), str(path), known_ids))
+    data, owner = read_file(path)
+    return Manifest(Path(path), parse_manifest(data, str(path), known_ids, owner))
 
 
-def read_file(path: str | os.PathLike[str]) -> bytes:
-    """The content of a manifest that must be there. Raises ManifestError."""
+def read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
+    """The content of a manifest that must be there, and who owns the file. Raises ManifestError."""
     try:
         with open(path, "rb") as file:
-            return file.read()
+            return file.read(), name_of(os.fstat(file.fileno()).st_uid)
     except OSError as error:
         raise unreadable(path, error) from None
 
@@ -63,10 +65,15 @@ def no_manifest_text(path: Path, lost: Sequence[str]) -> str:
     return f"there is no {path}, and no other manifest lists {first_names(lost)}: {cure}"
 
 
-def parse_manifest(data: bytes, where: str, known_ids: Collection[str] | None = ()) -> Entries:
-    """The entries in `data`, a JSON list or an object keyed by job id; `known_ids` None: any id may be needed."""
+def parse_manifest(
+    data: bytes, where: str, known_ids: Collection[str] | None = (), owner: str | None = None
+) -> Entries:
+    """The entries in `data`, a JSON list or an object keyed by job id; `known_ids` None: any id may be needed.
+
+    `owner` owns the jobs whose entries do not say who does.
+    """
     entries, faults = Entries(known_ids or ()), list[str]()
-    reader = _Reader(entries)
+    reader = _Reader(entries, owner)
     with _collector_paused():
         try:
             members = strict_json.Members(data)
@@ -128,8 +135,9 @@ def read_entries(documents: Iterable[Any], known_ids: Collection[str] | None) ->
 class _Reader:
     """Reads entries one by one, and finds the faults in them and between them. `entries` are those so far."""
 
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, entries: Mapping[str, Entry], owner: str | None = None) -> None:
         self._entries = entries
+        self._owner = owner
         self._positions: dict[str, list[int]] = {}
         self._faults: list[str] = []
         # Entries that could not be read: others may need them.
@@ -142,7 +150,7 @@ class _Reader:
             self._faults.append(f"entry {order + 1} = {shown(document)}: expected an object with job_id and method")
             return None
         job_id = document.get("job_id")
-        entry, found = read_entry(document, order)
+        entry, found = read_entry(document, order, self._owner)
         if found:
             name = f"{shown(job_id)[1:-1]} (entry {order + 1})" if isinstance(job_id, str) else f"entry {order + 1}"
             self._faults.extend(f"{name}: {fault}" for fault in found)

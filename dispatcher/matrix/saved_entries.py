@@ -1,8 +1,8 @@
 """The entries of a large manifest, kept in a file, so that not every command reads all of them again.
 
 The file is derived from the manifest and may be removed at any time. It counts only if it was written by the same
-version and for the same text: it has the digest of that, and the identity of the manifest's file, so that who finds
-that very file unchanged need not read it.
+version, for the same text and the same owner of the file: it has the digest of that, and the identity of the
+manifest's file, so that who finds that very file unchanged need not read it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dispatcher.matrix.entries import Block, Entries
 from dispatcher.matrix.entry import Entry
 
 # To be raised with every change of what entries are read as, or of what is a fault of a manifest.
-_VERSION: Final = 2
+_VERSION: Final = 3
 _FORM: Final = repr((_VERSION, Entry.__annotations__))
 # Smaller manifests are read in less time than it takes to be sure that this file is theirs.
 _LARGE_BYTES: Final = 4_000_000
@@ -38,6 +38,8 @@ class _Head(msgspec.Struct):
     digest: bytes
     identity: _Identity
     entries: int
+    # The number of the manifest's owner, who owns the jobs of which it says nothing.
+    uid: int
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,7 +54,7 @@ def save(path: Path, root: Path, data: bytes, found: os.stat_result, entries: En
     """
     if len(data) < _LARGE_BYTES:
         return
-    head = _Head(_FORM, _digest(data), _identity(found), len(entries))
+    head = _Head(_FORM, _digest(data), _identity(found), len(entries), found.st_uid)
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         if _decode_head(parts.read(file)) == head:
             return
@@ -69,7 +71,8 @@ def read(path: Path, manifest: BinaryIO, known_ids: Collection[str] = ()) -> Ent
         return None
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         head = _decode_head(parts.read(file))
-        if head.form == _FORM and (_is_unchanged(head, found, file) or head.digest == _digest(manifest.read())):
+        is_usable = head.form == _FORM and head.uid == found.st_uid
+        if is_usable and (_is_unchanged(head, found, file) or head.digest == _digest(manifest.read())):
             return Entries.of(*read_packed(file, head.entries), known_ids)
     return None
 

@@ -95,6 +95,7 @@ class Claimer:
             started_at=tx.at,
             attempt=passed[0],
             ran_with=choice.entry.digest(),
+            user=choice.entry.user,
             # What does not run at once runs on a host that is not known yet.
             host=host_name() if first_state is State.RUNNING else None,
             outlet=choice.outlet,

@@ -44,7 +44,7 @@ class CurrentManifest:
         self._are_submitted: bool | None = None
         self._store = store
         self._log = log
-        self._identity: tuple[int, int, int] | None = None
+        self._identity: tuple[int, int, int, int] | None = None
 
     def read(self) -> bool:
         """Load the file if it has changed. Returns whether there are new entries.
@@ -65,12 +65,12 @@ class CurrentManifest:
             return False
         self._is_missing = False
         self._note_unreadable("")
-        identity = (found.st_ino, found.st_size, found.st_mtime_ns)
+        identity = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid)
         if identity == self._identity:
             return False
         try:
-            data = read_file(self.path)
-            entries = parse_manifest(data, str(self.path), self._store.records.keys())
+            data, owner = read_file(self.path)
+            entries = parse_manifest(data, str(self.path), self._store.records.keys(), owner)
             self._matrix = entries
             self._list()
             self._problem = ""

@@ -125,7 +125,7 @@ class AttemptEntries:
 
     def _entry(self, job: str, record: Record, listed: Entry | None) -> Entry | None:
         if listed is not None and record.ran_with in (None, listed.digest()):
-            return listed
+            return listed.owned_by(record.user)
         number, entry = self.read.get(job, (0, None))
         return entry if number == record.attempt else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import time
 from collections.abc import Sequence
@@ -13,9 +12,9 @@ import msgspec
 
 from dispatcher.base import files, host
 from dispatcher.base.kernel_locks import CANNOT_LOCK
-from dispatcher.base.messages import readable
 from dispatcher.base.mounts import mount_of
 from dispatcher.base.times import Clock
+from dispatcher.base.users import user_name
 from dispatcher.config import LockKind
 from dispatcher.errors import PodError
 from dispatcher.outlets.kinds import kind_of
@@ -177,13 +176,6 @@ def _still_held(fd: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def user_name() -> str:
-    try:
-        return readable(getpass.getuser())
-    except (OSError, KeyError):
-        return str(os.getuid())
 
 
 def refuse_shared_slots(layout: Layout, me: liveness.PodInfo, slots: Sequence[SlotInfo], lost_after_s: float) -> None:

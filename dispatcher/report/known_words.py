@@ -13,13 +13,15 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.users import name_of
 from dispatcher.base.values import text_of
 from dispatcher.config import Config
+from dispatcher.matrix.entry import OWNER
 from dispatcher.report import attempts
 from dispatcher.run_state.states import State
 
 # Beside the parameters, what people select jobs by.
-RECORD_KEYS: Final = ("state", "reason", "pod", "host", "outlet")
+RECORD_KEYS: Final = ("state", "reason", "pod", "host", "outlet", OWNER)
 # The keys of results are those of so many jobs: each has a file of its own.
 _RESULTS_READ: Final = 100
 
@@ -51,6 +53,16 @@ def values(config: Config, key: str) -> list[str]:
     one: Any = msgspec.defstruct("One", [("value", Any, msgspec.field(name=key, default=None))], gc=False)
     found = (member.value for path in _files(config) for member in _members(path, one))
     return sorted({text_of(value) for value in found if value is not None})
+
+
+def users(config: Config) -> list[str]:
+    """The owners of jobs: those that entries and records name, and those of the manifests' files."""
+    found = dict.fromkeys(values(config, OWNER))
+    for path in _manifests(config):
+        # Whoever submits first owns the file with the jobs of all.
+        if path != config.layout.submitted_manifest and path.exists():
+            found[name_of(path.stat().st_uid)] = None
+    return list(found)
 
 
 def result_keys(config: Config) -> list[str]:

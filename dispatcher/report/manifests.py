@@ -7,13 +7,14 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
+from dispatcher.base.users import name_of
 from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
 from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.manifest import parse_manifest
 
-# Inode, size, time of the last change in nanoseconds.
-_Signature = tuple[int, int, int]
+# Inode, size, time of the last change in nanoseconds, owner.
+_Signature = tuple[int, int, int, int]
 
 
 class ManifestCache:
@@ -29,7 +30,7 @@ class ManifestCache:
             # Opened, because NFS clients show old sizes and times of what is not.
             with open(path, "rb") as file:
                 found = os.fstat(file.fileno())
-                signature = (found.st_ino, found.st_size, found.st_mtime_ns)
+                signature = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid)
                 known = self._parsed.get(path)
                 if known is None or known[0] != signature:
                     known = self._parsed[path] = signature, self._read(path, file, known_ids)
@@ -47,6 +48,6 @@ class ManifestCache:
         file.seek(0)
         try:
             # Jobs may need jobs of other manifests. A need that no manifest has is shown as the reason for waiting.
-            return parse_manifest(file.read(), str(path), None)
+            return parse_manifest(file.read(), str(path), None, name_of(os.fstat(file.fileno()).st_uid))
         except ManifestError as error:
             return error

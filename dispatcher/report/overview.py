@@ -14,6 +14,7 @@ import msgspec
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import duration_text
+from dispatcher.base.users import user_name
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.report.columns import Narrowing
 from dispatcher.report.external import EXTERNAL, external_notices
@@ -34,11 +35,13 @@ _LONG: Final = 60
 
 # The columns of the tables of `dispatcher status`, keys of `shown_job`, as far as they are not empty; ALWAYS_SHOWN in
 # any case.
-RUNNING_COLUMNS: Final = ("job", "state", "where", "attempt", "progress", "elapsed", "left")
+RUNNING_COLUMNS: Final = ("job", "user", "state", "where", "attempt", "progress", "elapsed", "left")
 CHOSEN_COLUMNS: Final = (*RUNNING_COLUMNS, "reason", "error", "why")
 ALWAYS_SHOWN: Final = ("job", "state")
 NARROWING: Final = Narrowing(
-    shrink=("where", "progress", "reason", "error", "why", "job"), drop=("attempt", "elapsed", "where"), keep=("job",)
+    shrink=("user", "where", "progress", "reason", "error", "why", "job"),
+    drop=("attempt", "elapsed", "user", "where"),
+    keep=("job",),
 )
 
 
@@ -82,7 +85,8 @@ def overview(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> Overview
 def job_row(snapshot: Snapshot, job: str) -> Row:
     """One job as plain data, durations in seconds; None for values that are unknown or do not apply.
 
-    `step`, `of` and `metrics` are what the job has reported, `waits_for` what its outlet tells of a submitted job.
+    `user` owns the job. `step`, `of` and `metrics` are what the job has reported, `waits_for` what its outlet tells of
+    a submitted job.
     `stalled_s`: for how long a running job has reported nothing, where that is longer than usual (run_state/stalls.py).
     `gpu_idle_s`: for how long all its GPUs have been at 0 %, where its pod has recorded that as too long.
     `edited`: by hand, not applied yet. `changed`: it ran with other parameters than the manifest has now.
@@ -93,6 +97,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
     stalled_s = snapshot.stalled.get(job)
     return {
         "job": job,
+        "user": snapshot.owner(job),
         "method": snapshot.method(job),
         "state": record.state.value,
         "desired": record.desired,
@@ -140,6 +145,7 @@ def shown_job(snapshot: Snapshot, row: Row) -> Row:
     state += f" ({EXTERNAL})" if row["job"] in snapshot.external else ""
     return {
         "job": row["job"],
+        "user": row["user"],
         "state": f"{state} (edited by hand)" if row["edited"] else state,
         "where": _where(row),
         "attempt": row["attempt"] or None,
@@ -155,6 +161,9 @@ def shown_job(snapshot: Snapshot, row: Row) -> Row:
 def used_columns(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """The columns that have something to tell of these rows of `shown_job`."""
     used = [name for name in columns if name in ALWAYS_SHOWN or any(row[name] for row in rows)]
+    if all(row["user"] in (None, user_name()) for row in rows):
+        # All of them are the reader's own.
+        used = [name for name in used if name != "user"]
     # Nearly every job is in its first attempt.
     return [name for name in used if name != "attempt" or any((row[name] or 1) > 1 for row in rows)]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from dispatcher.matrix.entry import SCHEDULING, Entry, read_entry
+from dispatcher.matrix.entry import UNDIGESTED, Entry, read_entry
 from dispatcher.report.attempts import parse_object, read_small
 from dispatcher.run_state.states import BY_HAND, ENDED, IN_FLIGHT, Record, State
 from dispatcher.workspace import Layout
@@ -49,7 +49,7 @@ class RanWith:
         if not record.attempt:
             return None
         if listed is not None and record.ran_with == self._digest(job, listed):
-            return listed
+            return listed.owned_by(record.user)
         return self.attempt(job, record.attempt)
 
     def differs(self, job: str, record: Record, listed: Entry | None) -> bool:
@@ -96,7 +96,7 @@ def differences(ran: Entry, listed: Entry) -> list[dict[str, Any]]:
 
 
 def _seen(entry: Entry) -> Mapping[str, Any]:
-    return {key: value for key, value in entry.document().items() if key not in SCHEDULING}
+    return {key: value for key, value in entry.document().items() if key not in UNDIGESTED}
 
 
 def _same(one: Any, other: Any) -> bool:

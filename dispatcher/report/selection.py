@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
+from dispatcher.base.users import has_account, user_name
 from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
@@ -43,9 +44,10 @@ def select(
 ) -> list[str]:
     """The jobs that match all filters, in the snapshot's order. No names selects all jobs.
 
-    Raises UsageError for a name or a key of `where` that no job has.
+    Raises UsageError for a name or a key of `where` that no job has, and for a user of whom nobody knows.
     """
     check_keys(snapshot, [condition.key for condition in where.conditions])
+    check_users(where, lambda: owners(snapshot))
     chosen: Iterable[str] = snapshot.records if not names else _named(snapshot, names)
     return [
         job for job in chosen if (not states or snapshot.records[job].state in states) and matches(snapshot, job, where)
@@ -66,6 +68,25 @@ def check_keys(snapshot: Snapshot, keys: Iterable[str], others: Sequence[str] = 
             raise UsageError(
                 f"no job has a value for {key!r}{nearest(key, dict.fromkeys([*others, *_known_keys(snapshot)]))}"
             )
+
+
+def owners(snapshot: Snapshot) -> set[str]:
+    """The users who have jobs."""
+    found = set(map(snapshot.owner, snapshot.records))
+    return {user for user in found if user is not None}
+
+
+def check_users(where: Where, known: Callable[[], Collection[str]]) -> None:
+    """Raise UsageError for the name of a user that is neither among `known`, who have jobs, nor that of an account.
+
+    Who has no jobs yet asks for them without an error, as with squeue.
+    """
+    asked = [name for name in where.users() if name != user_name()]
+    missing = sorted(set(asked).difference(known())) if asked else []
+    for name in missing:
+        if not has_account(name):
+            near = nearest(name, sorted(known()))
+            raise UsageError(f"no job is of user {name!r}, and this host knows no such user{near}")
 
 
 def _is_field(key: str) -> bool:

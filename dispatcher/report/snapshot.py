@@ -13,7 +13,7 @@ import msgspec
 
 from dispatcher.base.times import Clock
 from dispatcher.matrix.entries import Entries
-from dispatcher.matrix.entry import SCHEDULING, Entry
+from dispatcher.matrix.entry import OWNER, SCHEDULING, Entry
 from dispatcher.matrix.limits import Limits
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
@@ -155,6 +155,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def value(self, job: str, key: str) -> Any:
         """The value of `key` in the job's entry, otherwise in its record; None when neither has it."""
+        if key == OWNER:
+            return self.owner(job)
         entry = self.entries.get(job) if key in SCHEDULING else None
         entry = entry or self.entry(job)
         if entry is not None and key != "priority":
@@ -169,6 +171,18 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if key == "priority":
             return self.priority(job)
         return getattr(record, key) if key in FIELD_NAMES else record.extra.get(key)
+
+    def owner(self, job: str) -> str | None:
+        """The user whose job it is; None where neither its record nor a manifest says that.
+
+        Of a job that runs or has ended, who owned it when its attempt was claimed; of others, whom its entry names,
+        else the owner of the manifest's file.
+        """
+        record, listed = self.records.get(job), self.entries.get(job)
+        ran_for = record.user if record is not None else None
+        if ran_for is not None and record is not None and (listed is None or last_counts(record)):
+            return ran_for
+        return listed.user if listed is not None else None
 
     def priority(self, job: str) -> int:
         """The priority set in the record, otherwise the entry's. Higher is claimed first."""

@@ -48,6 +48,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     furthest_step: _Field[float] = UNSET
     furthest_checkpoint: _Field[float] = UNSET
     checkpoint_at: _Field[str] = UNSET
+    user: _Field[str] = UNSET
     ad_hoc: _Field[bool] = UNSET
 
     def fields(self) -> dict[str, Any]:

@@ -96,6 +96,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     the workspace itself. `snapshot` is the copy of the code that attempts run until a person queues the job again,
     named as in `code`.
     `ad_hoc`: the job's entry is its last line in matrix/submitted.jsonl; a line there counts for such a job only.
+    `user` owned the job when attempt `attempt` was claimed.
     `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it shows, without opening a file,
     whether the manifest has changed since.
     """
@@ -126,6 +127,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     furthest_step: float | None = None
     furthest_checkpoint: float | None = None
     checkpoint_at: str | None = None
+    user: str | None = None
     ad_hoc: bool = False
     rev: int = 0
     extra: Mapping[str, Any] = {}

@@ -27,7 +27,7 @@ import msgspec
 
 from dispatcher.base.values import NAME_EXPECTED, is_name, shown
 from dispatcher.errors import ManifestError, nearest
-from dispatcher.matrix.entry import SCHEDULING
+from dispatcher.matrix.entry import UNDIGESTED
 from dispatcher.matrix.faults import Faults
 from dispatcher.matrix.pattern import fill
 from dispatcher.submitting import METHOD
@@ -80,7 +80,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def constants(self) -> dict[str, Any]:
         """What all trials have in common and may influence their values; of secrets no more than a digest."""
-        found = {key: value for key, value in self.defaults.items() if key not in SCHEDULING}
+        found = {key: value for key, value in self.defaults.items() if key not in UNDIGESTED}
         for key in _SECRET:
             if key in found:
                 found[key] = hashlib.sha256(json.dumps(found[key], sort_keys=True).encode()).hexdigest()[:12]

@@ -18,8 +18,9 @@ import msgspec
 from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
-from dispatcher.matrix.entry import RESERVED, SCHEDULING
+from dispatcher.matrix.entry import OWNER, RESERVED, SCHEDULING
 from dispatcher.report.ran import LAST_COUNTS
+from dispatcher.report.selection import check_users
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.states import FIELD_NAMES, State
 
@@ -143,8 +144,8 @@ class Columns:
             if key in FIELD_NAMES:
                 return map(operator.attrgetter(key), records.values())
             return (record.extra.get(key) for record in records.values())
-        if key == "priority":
-            return (snapshot.priority(job) for job in self.jobs)
+        if key in ("priority", OWNER):
+            return map(snapshot.priority if key == "priority" else snapshot.owner, self.jobs)
         is_of_next = key in SCHEDULING
         return (
             snapshot.value(job, key)
@@ -163,6 +164,8 @@ class Columns:
         flags: list[Iterable[object]] = []
         if states := frozenset(states):
             flags.append(snapshot.by_state.flags(states))
+        if where is not None:
+            check_users(where, lambda: [user for user in self.column(OWNER).values if user is not None])
         for condition in where.conditions if where is not None else ():
             flags.append(self.column(condition.key).flags(condition))
         return list(itertools.compress(everything, map(all, zip(*flags, strict=True)))) if flags else everything

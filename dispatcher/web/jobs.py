@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import UsageError, nearest
-from dispatcher.matrix.entry import RESERVED
+from dispatcher.matrix.entry import OWNER, RESERVED
 from dispatcher.report.overview import Row, job_row
 from dispatcher.report.provenance import provenance_facts
 from dispatcher.report.ran import differences, is_unknown, last_counts
@@ -146,7 +146,7 @@ def one(board: Board, job: str) -> dict[str, Any]:
         "job": job,
         "row": row,
         "record": record.fields(),
-        "params": None if entry is None else {k: v for k, v in entry.document().items() if k != "job_id"},
+        "params": None if entry is None else {k: v for k, v in entry.document().items() if k not in ("job_id", OWNER)},
         "params_as": "ran" if ran is not None and entry is not None and last_counts(record) else "manifest",
         "params_unknown": is_unknown(record) and not last_counts(record),
         "changes": differences(ran, listed_entry) if ran is not None and listed_entry is not None else [],

@@ -85,8 +85,7 @@ class Shown:
         if (idle_s := row.pop("gpu_idle_s")) is not None:
             row["gpu_idle_since"] = now_text(snapshot.now_s - idle_s)
         row["last_sign_at"] = self._last_sign(job, record.attempt)
-        user = next((pod.info.user for pod in snapshot.pods if pod.info.pod == record.pod), None)
-        return row | uses.get(f"{job}/{record.attempt}", GpuUse())._asdict() | {"user": user}
+        return row | uses.get(f"{job}/{record.attempt}", GpuUse())._asdict()
 
     def _last_sign(self, job: str, attempt: int) -> str | None:
         """When the attempt last wrote its progress, else when it began to run."""

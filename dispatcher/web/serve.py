@@ -11,8 +11,8 @@ from typing import Final
 
 import uvicorn
 
-from dispatcher.api import user_at_host
 from dispatcher.base.host import host_name
+from dispatcher.base.users import user_at_host
 from dispatcher.errors import UsageError
 from dispatcher.web.app import Server
 from dispatcher.web.board import Board

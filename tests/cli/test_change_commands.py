@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from dispatcher.api import user_at_host
+from dispatcher.base.users import user_at_host
 from dispatcher.run_state.events import Paused
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from dispatcher.base.users import name_of
 from dispatcher.cli.matrix import matrix
 from dispatcher.config import load_config
 from dispatcher.errors import ManifestError, UsageError
@@ -169,7 +171,7 @@ def test_show_selects_and_tells_what_differs(layout: Layout) -> None:
     table = call(layout, "show").output.splitlines()
     assert table[0].split() == ["job_id", "method", "lang", "seed"] and table[-1] == "6 jobs (fft 6)"
     shown = call(layout, "show", "--where", "lang=e*", "--where", "seed!=1", "--json")
-    assert json.loads(shown.output) == [entries[1], entries[3]]
+    assert json.loads(shown.output) == [{**entries[place], "user": name_of(os.getuid())} for place in (1, 3)]
     assert call(layout, "show", "--where", "lang=fr").output == "0 jobs of 6\n"
     assert call(layout, "show", "--where", "lang=fr", "--json").output == "[]\n"
     assert isinstance(call(layout, "show", "--where", "lang").exception, UsageError)

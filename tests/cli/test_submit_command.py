@@ -17,6 +17,7 @@ from fleet import COMMAND, PATIENCE_S, Fleet, fleet_at, shell, wait_until
 from submitting import fails, submit, written
 
 from dispatcher import Workspace
+from dispatcher.base.users import user_name
 from dispatcher.cli.waiting import wait_for
 from dispatcher.errors import StateError, StorageError, UsageError
 from dispatcher.report.ends import Ends
@@ -275,6 +276,7 @@ def test_keys_of_the_entry(empty: Fleet) -> None:
     assert written(empty)[1] == {
         "job_id": "x", "command": ["./run"], "method": "command", "gpus": 2, "needs": ["first"], "priority": -1,
         "resources": {"cpus": 4, "memory": "65536M"}, "time_limit": 90.0, "retries": 2, "env": {"A": "b=c"},
+        "user": user_name(),
     }  # fmt: skip
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.api import Workspace, user_at_host
+from dispatcher.api import Workspace
 from dispatcher.base.host import host_name
+from dispatcher.base.users import user_at_host
 from dispatcher.cli.main import main
 from dispatcher.errors import UsageError
 from dispatcher.outlets.remote.agent import facts

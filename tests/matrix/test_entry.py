@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher.hosts.types import Container
 from dispatcher.matrix import Entry, parse_time_limit
-from dispatcher.matrix.entry import READERS, SCHEDULING, read_entry
+from dispatcher.matrix.entry import READERS, UNDIGESTED, read_entry
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_entry_made_in_code_says_only_what_was_given() -> None:
 def test_every_reserved_key_counts_in_the_digest_unless_it_is_for_scheduling(word: str) -> None:
     plain = Entry(job_id="a", method="m")
     field, _ = READERS[word]
-    assert (msgspec.structs.replace(plain, **{field: "x"}).digest() == plain.digest()) is (word in SCHEDULING)
+    assert (msgspec.structs.replace(plain, **{field: "x"}).digest() == plain.digest()) is (word in UNDIGESTED)
 
 
 def test_the_container_of_an_entry() -> None:

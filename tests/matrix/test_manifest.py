@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.base.users import name_of
 from dispatcher.errors import ManifestError, StorageError
 from dispatcher.matrix import load_manifest, write_manifest
 from dispatcher.matrix.manifest import parse_manifest
@@ -41,7 +42,7 @@ def test_the_labs_schema_is_valid_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "matrix.json"
     path.write_text(json.dumps([LAB_ENTRY]))
     entry = load_manifest(path).entries["fft_spanish_cfgB_s42_main"]
-    assert entry.document() == LAB_ENTRY
+    assert entry.document() == {**LAB_ENTRY, "user": name_of(os.getuid())}
     assert entry.params["seed"] == 42 and entry.gpus is None and entry.order == 0
 
 

@@ -222,6 +222,25 @@ def test_an_attempt_without_its_entry_blocks_and_is_named(fleet: Fleet) -> None:
     assert first.stop() == second.stop() == 0
 
 
+def test_each_user_has_a_limit_and_what_runs_stays_of_whom_it_was(fleet: Fleet) -> None:
+    fleet.write_config("limits: [{per: user, max_running: 1}]\n")
+    jobs = [shell("a1", GATED, user="ada"), shell("a2", "true", user="ada"), shell("b1", "true", user="bob")]
+    fleet.write_manifest(jobs)
+    pod = fleet.start("pod", "--slots", "3")
+    fleet.wait_for("b1", "done")
+    assert (fleet.record("a1").user, fleet.record("b1").user) == ("ada", "bob")
+    assert "max_running of user=ada: 1 of 1 run" in fleet.run("show", "a2")
+    # In today's manifest the job that runs is bob's, and yet it is ada who has one running.
+    fleet.write_manifest([{**jobs[0], "user": "bob"}, jobs[1], shell("b2", "true", user="bob")])
+    fleet.wait_for("b2", "done")
+    assert fleet.states()["a2"] == "queued"
+    assert "max_running of user=ada: 1 of 1 run" in fleet.run("show", "a2")
+    (fleet.root / "go").touch()
+    fleet.wait_for("a2", "done")
+    assert pod.stop() == 0
+    assert "ran with other" not in fleet.try_("status").stderr
+
+
 def test_a_key_that_no_job_has_is_named(fleet: Fleet) -> None:
     fleet.write_config("limits: [{per: lnag, max_running: 1}]\n")
     fleet.write_manifest([shell("a", "true", lang="greek")])

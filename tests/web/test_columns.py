@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.report.selection import select
 from dispatcher.run_state.states import State
@@ -110,3 +111,24 @@ def test_a_nan_has_no_place_among_numbers():
 def test_an_answer_with_what_json_does_not_have_keeps_its_text():
     value = {"error": "loss is NaN \udc80 or -Infinity", "loss": [math.nan, -math.inf, 1.5], "count": 1 << 70}
     assert json.loads(encode(value)) == {**value, "loss": [None, None, 1.5]}
+
+
+def test_jobs_of_a_user_are_those_of_status(lab):
+    """Of an attempt in flight, whose job it was when it was claimed."""
+    entries = json.loads(lab.layout.default_matrix.read_text())
+    lab.write_manifest([{**one, "user": "ada" if number < 20 else "bob"} for number, one in enumerate(entries)])
+    lab.put("report", "running", user="eve")
+    board = Board(lab.root, {})
+    board.look()
+    for option in ("user=ada", "user=eve", "user!=bob", "user=*b*,eve"):
+        where = Where.parse([option])
+        assert board.select(Filter(where=where)) == select(board.snapshot, where=where) != [], option
+    assert board.select(Filter(where=Where.parse(["user=eve"]))) == ["report"]
+    rows = {row["job"]: row["user"] for row in listed(board, Filter(), "user", 500, 0)["jobs"]}
+    assert list(rows.values()) == sorted(rows.values()) and rows["report"] == "eve"
+    lab.put("report", "failed")
+    lab.workspace.requeue("report")
+    board.look()
+    assert board.select(Filter(where=Where.parse(["user=eve"]))) == [], "the next attempt is of the entry's owner"
+    with pytest.raises(UsageError, match=r"no job is of user 'boc'.*did you mean 'bob'"):
+        board.select(Filter(where=Where.parse(["user=boc"])))

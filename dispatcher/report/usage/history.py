@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.times import parse_time
+from dispatcher.base.users import user_of
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, SUPERSEDED
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.run_state.events import Event, GpuIdle, Paused, PodEnded, PodStarted, Unpaused
@@ -36,7 +37,8 @@ class Attempt(msgspec.Struct, gc=False):
     """One attempt. `begun_s` None: it has not begun. `ended_s` None: it is in flight.
 
     `gpus` are how many it has, or asks for on a host. `pod_began_at` tells which dispatcher of the pod's name claimed
-    it, as the order of lines says: a clock that was set may contradict it. Empty: the journal does not say.
+    it, as the order of lines says: a clock that was set may contradict it. Empty: the journal does not say. `user`
+    owned the job when it was claimed; None: the journal does not say.
     """
 
     job: str
@@ -47,6 +49,7 @@ class Attempt(msgspec.Struct, gc=False):
     gpus: int
     claimed_s: float
     begun_s: float | None
+    user: str | None = None
     ended_s: float | None = None
     kind: Kind = Kind.RUNNING
     # When a pod found that it had ended.
@@ -119,6 +122,7 @@ class History:
         self.waits: list[Wait] = []
         self.pauses: list[PauseSpan] = []
         self.idle_gpus: list[IdleGpus] = []
+        # Who has submitted jobs: for attempts of which the journal does not say whose job it was.
         self.owners: dict[str, str] = {}
         self.last_s: dict[str, float] = {}
         self.first_s: float | None = None
@@ -164,8 +168,8 @@ class History:
         """One line about a job: first its attempt, then whether it waits."""
         job, fields, event = str(line.job), line.set, line.event
         if event is _QUEUED:
-            user, at, _ = line.by.partition("@")
-            if at:
+            user = user_of(line.by)
+            if user is not None:
                 self.owners[job] = user
         state = fields.get("state")
         if event is _CLAIMED:
@@ -336,6 +340,7 @@ def _attempt(job: str, fields: Mapping[str, Any], claimed_s: float, begun_s: flo
         gpus=asked if gpu is None else _count(gpu),
         claimed_s=claimed_s,
         begun_s=begun_s,
+        user=fields.get("user"),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.matrix.entry import OWNER
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.report.usage.history import EXTERNAL, Attempt, History, Kind
 from dispatcher.report.usage.pools import CPU, GPU, Eligibility, Stay, Stays
@@ -15,7 +16,7 @@ from dispatcher.report.usage.sweep import Sweep, Swept, Window
 # The day on which slots were used, as a key; an attempt counts for each of its days.
 DAY: Final = "day"
 # Keys that idle slots have, too; all others are of jobs.
-OF_PODS: Final = ("pod", "host", "user", "outlet")
+OF_PODS: Final = ("pod", "host", OWNER, "outlet")
 OF_SLOTS: Final = (*OF_PODS, DAY)
 
 
@@ -101,14 +102,17 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 class Ledger:
-    """Adds up one window. `value_of(attempt, key)` is the value of a key of jobs; `counts(job)`: whether it counts."""
+    """Adds up one window. `value_of(attempt, key)` is the value of a key of jobs.
+
+    `counts(attempt, user)`: whether an attempt counts, which `user` owned; None: all do, and idle slots, too.
+    """
 
     def __init__(
         self,
         window: Window,
         keys: Sequence[str],
         value_of: Callable[[Attempt, str], object],
-        counts: Callable[[str], bool] | None = None,
+        counts: Callable[[Attempt, object], bool] | None = None,
     ) -> None:
         self._window = window
         self._keys = tuple(keys)
@@ -138,8 +142,8 @@ class Ledger:
                 if begun_s < end_s:
                     self._add_attempt(usage, sweep, attempt, stay, begun_s, end_s)
         for idle in history.idle_gpus:
-            if self._counts is None or self._counts(idle.attempt.job):
-                stay = claimants.of(idle.attempt)
+            stay = claimants.of(idle.attempt)
+            if self._is_meant(idle.attempt, stay):
                 begun_s, end_s = window.clip(idle.begun_s, idle.end_s or _end_s(idle.attempt, stay))
                 share = stay.share if stay is not None and idle.gpus == 1 else 1
                 usage.idle_gpus += idle.gpus / share * (end_s - begun_s) / 3600
@@ -163,18 +167,26 @@ class Ledger:
             usage.slots_since_s = self._first_stay_s
         else:
             (usage.external if attempt.outlet == EXTERNAL else usage.on_hosts).add(slots, gpus)
-        if self._counts is not None and not self._counts(attempt.job):
+        if not self._is_meant(attempt, stay):
             return
         usage.unknown_ends += attempt.kind is Kind.UNKNOWN_END
         for day, share in window.by_day(begun_s, end_s):
             row = self._row(tuple(self._of_attempt(attempt, stay, key, day) for key in self._keys))
             row.add(attempt.kind, share * slots, share * gpus)
 
+    def _is_meant(self, attempt: Attempt, stay: Stay | None) -> bool:
+        return self._counts is None or self._counts(attempt, self._owner(attempt, stay))
+
+    def _owner(self, attempt: Attempt, stay: Stay | None) -> object:
+        """Whose job it was; attempts of earlier releases do not say."""
+        known = attempt.user or self._owners.get(attempt.job) or (stay.user if stay is not None else None)
+        return known or self._value_of(attempt, OWNER)
+
     def _of_attempt(self, attempt: Attempt, stay: Stay | None, key: str, day: int) -> object:
         if key == DAY:
             return self._window.day(day)
-        if key == "user":
-            return self._owners.get(attempt.job) or (stay.user if stay is not None else None)
+        if key == OWNER:
+            return self._owner(attempt, stay)
         if key in OF_PODS:
             return getattr(attempt, key) or None
         return self._value_of(attempt, key)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import operator
 from collections.abc import Collection, Mapping, Sequence
 
 from dispatcher.config import Config
 from dispatcher.matrix.condition import Where
+from dispatcher.matrix.entry import OWNER
 from dispatcher.matrix.manifest import job_ids
 from dispatcher.matrix.submitted import SubmittedJobs
-from dispatcher.report.selection import check_keys, select
+from dispatcher.report.selection import check_keys, check_users, owners, select
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.usage.ends import find_ends
 from dispatcher.report.usage.history import Attempt, History
@@ -32,7 +35,6 @@ def read_usage(
     Raises UsageError for a key that neither pods nor jobs have.
     """
     check_keys(snapshot, [key for key in keys if key not in OF_SLOTS], OF_SLOTS)
-    chosen = set(select(snapshot, where=where)) if where else None
     kinds = dict(zip(snapshot.records, snapshot.kinds(snapshot.records), strict=True))
     history = History(_needs(snapshot, kinds))
     history.read(journal.history(config.layout))
@@ -40,11 +42,30 @@ def read_usage(
     find_ends(config.layout, history, {pod.info.pod for pod in snapshot.pods if pod.is_alive})
     stays = stays_of(history, snapshot.pods, snapshot.now_s)
     eligibility = Eligibility(stays, snapshot.entries.get, snapshot.request_of, _Lists(config, snapshot))
-    counts = None if chosen is None else chosen.__contains__
+    counts = _Counting(snapshot, history, where) if where else None
     usage = Ledger(window, keys, _Values(snapshot, kinds), counts).usage(history, stays, eligibility, kinds)
     if history.is_cut and history.first_s is not None and history.first_s > window.since_s:
         usage.accounted_since_s = history.first_s
     return usage
+
+
+class _Counting:
+    """Whether an attempt is one of the jobs that are asked for; whose it is, is asked of the attempt itself.
+
+    Raises UsageError for a key that no job has, and for a user of whom nobody knows.
+    """
+
+    def __init__(self, snapshot: Snapshot, history: History, where: Where) -> None:
+        of_users = [condition.key == OWNER for condition in where.conditions]
+        self._users = Where(tuple(itertools.compress(where.conditions, of_users)))
+        self._others = Where(tuple(itertools.compress(where.conditions, map(operator.not_, of_users))))
+        known = {attempt.user for attempt in history.attempts} | set(history.owners.values())
+        check_users(self._users, lambda: {user for user in known if user is not None} | owners(snapshot))
+        self._chosen = set(select(snapshot, where=self._others)) if self._others else None
+
+    def __call__(self, attempt: Attempt, user: object) -> bool:
+        is_chosen = self._chosen is None or attempt.job in self._chosen
+        return is_chosen and self._users.holds(lambda _: user)
 
 
 class _Lists:

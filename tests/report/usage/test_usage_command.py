@@ -122,6 +122,30 @@ def test_days_come_in_their_order_and_add_up(lab: Path, capsys: pytest.CaptureFi
     assert [line.split()[:3] for line in lines[8:10]] == [["(no", "job)", "2026-09-21"], ["(no", "job)", "2026-09-22"]]
 
 
+def test_an_attempt_is_of_whose_job_it_was_when_it_was_claimed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal = Journal()
+    journal.pod(0, "gpu-a", gpus=[0], user="root")
+    journal.queue(0, "job", method="fft", gpus=1)
+    for hours, user in ((0, "ada"), (4, "bob"), (7, None)):
+        journal.claim(hours, "gpu-a", "job", gpu=0, number=hours + 1, user=user)
+        journal.done(hours + 3, "gpu-a", "job")
+    journal.end_pod(10, "gpu-a", 0)
+    root = tmp_path / "lab"
+    journal.write(Layout(root))
+    (root / "matrix").mkdir()
+    (root / "matrix" / "matrix.json").write_text('[{"job_id": "job", "method": "fft", "user": "eve"}]')
+    rows = json.loads(run(root, capsys, "--by", "user", "--json"))["rows"]
+    useful = {row["values"]["user"]: row["hours"]["useful"]["gpus"] for row in rows}
+    assert useful == pytest.approx({"ada": 3, "bob": 3, "root": 3}), "one of an earlier release: of the pod's user"
+    for words, hours in ((["--user", "ada"], 3), (["--user", "ada,bob"], 6), (["--where", "user!=ada"], 6)):
+        total = json.loads(run(root, capsys, *words, "--json"))["total"]
+        assert (set(total), total["useful"]["gpus"]) == ({"total", "useful"}, pytest.approx(hours)), words
+    assert main(["usage", "--root", str(root), *WINDOW, "--user", "adaa"]) == 2
+    assert "did you mean 'ada'?" in capsys.readouterr().err
+
+
 def test_csv_has_hours_of_each_kind(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = list(csv.DictReader(io.StringIO(run(lab, capsys, "--by", "lang", "--format", "csv"))))
     assert sum(float(row["slot_hours"]) for row in rows) == pytest.approx(72)

@@ -123,6 +123,7 @@ export class Jobs {
       choose,
       { name: "state", title: "State", sort: "state", cell: stateWord },
       { name: "job", title: "Job", sort: "job", className: "job", cell: (row) => jobLink(this.query, row.job) },
+      { name: "user", title: "User", sort: "user", cell: (row) => row.user ?? DASH, has: (row) => row.user !== rows[0].user },
       ...valuesOf(rows, "params").map((key) => ({ name: `p ${key}`, title: key, sort: key, cell: (row) => text(row.params?.[key]) })),
       ...valuesOf(rows, "result", this.page.live.overview?.metrics).map((key) => resultColumn(key, rows)),
       { name: "where", title: "Where", cell: where, has: (row) => row.pod },

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from fleet import Dispatcher, Fleet, shell, wait_until
 from nvml_driver import Driver
+from told_notices import keeping, told
 
 WAITS = "echo begun; exec sleep 600"
 QUICK = "gpu_idle: {after: 2s}\nheartbeat: 0.2s\nlost_after: 60s\nkill_grace: 2s\n"
@@ -26,9 +28,10 @@ def wait_for_event(fleet: Fleet, job: str, event: str, times: int = 1) -> None:
     wait_until(lambda: fleet.events(job).count(event) == times, f"{event} of {job}, {times} times")
 
 
-def test_one_event_for_each_spell_and_its_end(fleet: Fleet, driver: Driver) -> None:
+def test_one_event_for_each_spell_and_its_end(fleet: Fleet, driver: Driver, tmp_path: Path) -> None:
     fleet.write_manifest([shell("a", WAITS, gpus=1)])
-    pod = started(fleet, driver, QUICK)
+    notify = {"after": "0.1s", "targets": {"chat": {"command": keeping(tmp_path / "kept"), "events": ["gpu_idle"]}}}
+    pod = started(fleet, driver, f"{QUICK}notify: {json.dumps(notify)}\n")
     fleet.wait_running("a")
     wait_for_event(fleet, "a", "gpu_idle")
     assert rows(fleet)["a"]["gpu_idle_s"] >= 2
@@ -48,6 +51,12 @@ def test_one_event_for_each_spell_and_its_end(fleet: Fleet, driver: Driver) -> N
     assert first["attempt"] == 1 and first["gpus"] == 1
     assert end["since"] == first["since"] < second["since"]
     assert "idle since" in pod.said and "in use again" in pod.said
+
+    def notices() -> list[str]:
+        return [row["state"] for row in json.loads(fleet.run("show", "a", "--json"))["notices"]]
+
+    wait_until(lambda: notices() == ["sent", "waiting"], "people are told, of a second spell only after an hour")
+    assert told(tmp_path / "kept")[0]["events"][0]["jobs"] == ["a"] and len(told(tmp_path / "kept")) == 1
     # Nobody stops what was not to be stopped.
     assert fleet.record("a").state == "running"
     fleet.run("cancel", "a")

@@ -79,6 +79,7 @@ examples/names/ is a project of its own that uses the package from outside; scri
 To make a change, begin here. The docstring at the top of the file or package says what else belongs to it; `tests/`
 mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes, with their tests.
 
+    what a job gets of its host     outlets/local/gpu_shares.py and budget.py count it; cgroups.py enforces what it can
     a kind of host                  a Scheduler in a package of outlets/ (batch/scheduler.py), a line in
                                     outlets/kinds.py: SCHEDULERS, its configuration in hosts/types.py and read.py, and
                                     what the solver asks it: outlets/solver/query.py

@@ -68,7 +68,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     `command` has placeholders: `{script}` is the rendered training script, `{python}` the interpreter, any other
     `{key}` a value of the entry. `setup` are shell lines that run before the command in the same shell. `python` is an
     interpreter, or the directory of a virtual or conda environment; None: the one that runs the dispatcher, or the one
-    that `setup` puts first on PATH. `gpus` None: unset. `backoff_s` is the pause before the first retry; it doubles
+    that `setup` puts first on PATH. `gpus` None: unset. `gpu_memory_mib` is what a job takes of
+    its GPU, None: all of it, or its share. `backoff_s` is the pause before the first retry; it doubles
     with each further one. `on_lost` and `on_preempted`: `requeue`, or `fail` like any other failure.
 
     `container` is what the command runs in, None: the host's, if it has one. `queue_limit_s` is for how long an attempt
@@ -90,6 +91,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = _NOTHING
     env_file: str | None = None
     gpus: int | None = None
+    gpu_memory_mib: int | None = None
     retries: int = 0
     retry_on: tuple[str, ...] = ()
     backoff_s: float = 30.0
@@ -230,6 +232,7 @@ _METHOD_KEYS: Final[_Fields] = {
     "env": ("env", values.parse_env),
     "env_file": ("env_file", values.parse_private_path),
     "gpus": ("gpus", values.parse_count),
+    "gpu_memory": ("gpu_memory_mib", values.parse_memory),
     "retries": ("retries", values.parse_count),
     "retry_on": ("retry_on", values.parse_retry_on),
     "backoff": ("backoff_s", values.parse_duration),

@@ -22,6 +22,8 @@ __all__ = [
     "ATTEMPT_DIR",
     "BATCH_SIZE",
     "BOOTSTRAP_FILE",
+    "CGROUP",
+    "CGROUP_FILE",
     "CHECKPOINT_FILE",
     "CLEANED_FILE",
     "CODE_COMMIT",
@@ -31,6 +33,7 @@ __all__ = [
     "EXIT_DONE",
     "EXIT_FILE",
     "EXIT_PREEMPTED",
+    "GPU_MEMORY",
     "GPU_USE_FILE",
     "JOB_ID",
     "JOB_WORDS",
@@ -51,6 +54,7 @@ __all__ = [
     "RUN_PREEMPTED",
     "RUN_RUNNING",
     "SETUP_FILE",
+    "SLOT_FILE",
     "STOP_FILE",
     "SUBMISSION_FILE",
     "SUPERSEDED_FILE",
@@ -75,6 +79,10 @@ CODE_COMMIT: Final = "DISPATCHER_CODE_COMMIT"
 CODE_DIGEST: Final = "DISPATCHER_CODE_DIGEST"
 # Replaces training.per_device_batch_size of a job class: what fits depends on the host.
 BATCH_SIZE: Final = "DISPATCHER_BATCH_SIZE"
+# What an attempt takes of its GPU, which it may share with others, in MiB: only where it has asked for an amount.
+GPU_MEMORY: Final = "DISPATCHER_GPU_MEMORY_MIB"
+# The cgroup that the job is to enter, for the wrapper alone.
+CGROUP: Final = "DISPATCHER_CGROUP"
 
 EXIT_DONE: Final = 0
 EXIT_PREEMPTED: Final = 75
@@ -82,6 +90,9 @@ EXIT_PREEMPTED: Final = 75
 ENTRY_FILE: Final = "entry.json"
 WRAPPER_FILE: Final = "job.sh"
 SETUP_FILE: Final = "setup.sh"
+# What of the host and of its GPU was counted for the attempt, where it asks for some.
+SLOT_FILE: Final = "slot.json"
+CGROUP_FILE: Final = "cgroup"
 LOG_FILE: Final = "output.log"
 PROGRESS_FILE: Final = "progress.json"
 # `{"step": 120, "wall_s": 34.5, "loss": 2.31}` a line: runtime/metrics.py writes it, report/metrics.py reads it.

@@ -47,6 +47,16 @@ class AttemptPaths:
         return self.directory / contract.SETUP_FILE
 
     @cached_property
+    def slot(self) -> Path:
+        """What was counted for the attempt of its host and its GPU; missing where that is nothing."""
+        return self.directory / contract.SLOT_FILE
+
+    @cached_property
+    def cgroup(self) -> Path:
+        """The path of the cgroup that the job runs in; missing where it has none of its own."""
+        return self.directory / contract.CGROUP_FILE
+
+    @cached_property
     def log(self) -> Path:
         return self.directory / contract.LOG_FILE
 

@@ -49,6 +49,7 @@ class Journal:
 
     def pod(self, hours: float, pod: str, *, host: str = "", user: str = "ada", **rest: Any) -> None:
         slots = {key: rest.pop(key) for key in ("gpus", "cpu_slots", "jobs_per_gpu") if key in rest}
+        slots |= rest.pop("local", {})
         host = host or f"host-of-{pod}"
         started = PodStarted(pod=pod, started_at=at(hours), host=host, user=user, outlets={"local": slots}, **rest)
         self.running[pod] = hours
@@ -83,11 +84,15 @@ class Journal:
         history.read(self.lines)
         history.finish()
         stays = stays_of(history, [alive(pod, at(begun)) for pod, begun in self.running.items()], NOON + until * HOUR)
-        eligibility = Eligibility(stays, self.entries.get, lambda one: Request(gpus=one.gpus), lambda _: None)
+        eligibility = Eligibility(stays, self.entries.get, asked, lambda _: None)
         since_s, until_s = NOON + since * HOUR, NOON + until * HOUR
         days = days_between(since_s, until_s, Clock(until_s, utc=True)) if "day" in by else ()
         ledger = Ledger(Window(since_s, until_s, tuple(days)), by, lambda one, key: values[one.job], where)
         return ledger.usage(history, stays, eligibility, {})
+
+
+def asked(entry: Entry) -> Request:
+    return Request(gpus=entry.gpus, gpu_memory_mib=entry.gpu_memory_mib)
 
 
 def alive(pod: str, started_at: str) -> PodStatus:

@@ -228,6 +228,9 @@ class QueueOutlet:
     def describe(self) -> str:
         return f"{LIMIT} submissions to the queue"
 
+    def notes(self) -> Sequence[str]:
+        return ()
+
     def is_up_to_date(self) -> bool:
         is_sent = self._sending is None and not self._cancelling
         return is_sent and not any(self._name(key) in self._known for key in self._unwanted) and self._is_fresh

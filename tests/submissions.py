@@ -23,6 +23,9 @@ class SubmissionsOffer(msgspec.Struct, frozen=True):
     def refuses_now(self, request: Request) -> str:
         return self.problem
 
+    def lacks(self, request: Request) -> str:
+        return ""
+
 
 class Submissions:
     """Room for `limit` attempts, whatever they ask for."""
@@ -47,6 +50,9 @@ class Submissions:
 
     def refuses_now(self, request: Request) -> str:
         return self.offer().refuses_now(request)
+
+    def lacks(self, request: Request) -> str:
+        return self.offer().lacks(request)
 
     def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
         if self.is_full or self.refuses(request):

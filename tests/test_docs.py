@@ -74,6 +74,8 @@ NOT_RUN = {
     "docs/notify.md": {"form": 1},
     # tests/pod/test_idle_gpus.py
     "docs/pods.md": {"GPUs": 1},
+    # tests/pod/test_shared_gpus.py, tests/beds/test_cgroups.py
+    "docs/sharing.md": {"GPUs": 1, "form": 1},
     "docs/tuning.md": {"installs": 1},
     "docs/usage.md": {"elsewhere": 1},
     # tests/browser

@@ -77,6 +77,7 @@ Entry.job_id: str
 Entry.method: str
 Entry.params: Mapping[str, Any]
 Entry.command: str | tuple[str, ...] | None
+Entry.gpu_memory_mib: int | None
 Entry.gpus: int | None
 Entry.needs: tuple[str, ...]
 Entry.priority: int
@@ -111,6 +112,8 @@ ATTEMPT = 'DISPATCHER_ATTEMPT'
 ATTEMPT_DIR = 'DISPATCHER_ATTEMPT_DIR'
 BATCH_SIZE = 'DISPATCHER_BATCH_SIZE'
 BOOTSTRAP_FILE = 'bootstrap.py'
+CGROUP = 'DISPATCHER_CGROUP'
+CGROUP_FILE = 'cgroup'
 CHECKPOINT_FILE = 'checkpoint.json'
 CLEANED_FILE = 'cleaned.json'
 CODE_COMMIT = 'DISPATCHER_CODE_COMMIT'
@@ -120,6 +123,7 @@ ENTRY_FILE = 'entry.json'
 EXIT_DONE = 0
 EXIT_FILE = 'exit.json'
 EXIT_PREEMPTED = 75
+GPU_MEMORY = 'DISPATCHER_GPU_MEMORY_MIB'
 GPU_USE_FILE = 'gpu-use.json'
 JOB_ID = 'DISPATCHER_JOB_ID'
 JOB_WORDS = ('output_dir', 'checkpoints', 'project', 'group', 'restore', 'tensor_shards')
@@ -140,6 +144,7 @@ RUN_FILE = 'run.json'
 RUN_PREEMPTED = 'preempted'
 RUN_RUNNING = 'running'
 SETUP_FILE = 'setup.sh'
+SLOT_FILE = 'slot.json'
 STOP_FILE = 'stop'
 SUBMISSION_FILE = 'submission.json'
 SUPERSEDED_FILE = 'superseded'

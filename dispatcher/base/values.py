@@ -280,6 +280,22 @@ def memory_mib(value: object) -> int:
     return math.ceil(float(amount["amount"]) * _MEMORY_KIB[amount["unit"]] / 2**10)
 
 
+def memory_text(mib: int) -> str:
+    """An amount for people, rounded down: `64G`, `1.5G`, `512M`."""
+    if mib < 1024:
+        return f"{mib}M"
+    tenths = mib * 10 // 1024
+    return f"{tenths // 10}G" if tenths % 10 == 0 else f"{tenths / 10}G"
+
+
+def parse_memory(value: object) -> int:
+    """An amount of memory that is not nothing, in MiB."""
+    mib = memory_mib(value)
+    if not mib:
+        raise BadValueError('expected an amount that is more than nothing, such as "20G"')
+    return mib
+
+
 def parse_resources(value: object) -> Mapping[str, Any]:
     """The resources that an attempt requests: `chip` and `memory` are text, the others whole numbers.
 

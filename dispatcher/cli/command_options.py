@@ -32,6 +32,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
     method: str | None = None
     params: tuple[str, ...] = ()
     rows_file: Path | None = None
+    gpu_memory: str | None = None
     needs: tuple[str, ...] = ()
     priority: int | None = None
     time_limit: str | None = None
@@ -45,6 +46,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         """An option that was given; empty when none was."""
         fields = msgspec.structs.fields(self)
         words = {"params": "param", "rows_file": "from", "time_limit": "time-limit", "env_file": "env-file"}
+        words["gpu_memory"] = "gpu-memory"
         given = (f.encode_name for f in fields if getattr(self, f.encode_name) != f.default)
         return next((f"--{words.get(name, name)}" for name in given), "")
 
@@ -60,6 +62,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         common = {
             "method": self.method or METHOD,
             "gpus": gpus,
+            "gpu_memory": self.gpu_memory,
             "resources": resources or None,
             "needs": [need for option in self.needs for need in option.split(",") if need] or None,
             "priority": self.priority,
@@ -109,6 +112,10 @@ command_options: Final = one_argument("job", CommandOptions, (
     click.option(
         "--from", "rows_file", type=click.Path(path_type=Path, dir_okay=False, allow_dash=True), metavar="FILE.csv",
         help="A job for each line; the header names the parameters, a column `name` has the ids. `-` is stdin.",
+    ),
+    click.option(
+        "--gpu-memory", metavar="SIZE",
+        help="What it takes of its GPU, such as 20G: jobs that say so share a GPU as long as their sum fits.",
     ),
     click.option(
         "--needs", multiple=True, metavar="JOB", shell_complete=complete_jobs,

@@ -118,6 +118,18 @@ def read_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     return tuple(part.strip() for part in (value or "").split(",") if part.strip())
 
 
+def read_memory(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    """An amount of memory in MiB."""
+    if value is None:
+        return None
+    from dispatcher.base.values import BadValueError, memory_mib
+
+    try:
+        return memory_mib(value)
+    except BadValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from None
+
+
 def _read_keys(context: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     keys = read_list(context, param, value)
     if value is not None and not keys:

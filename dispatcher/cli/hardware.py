@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from dispatcher.cli.common import read_memory
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.errors import UsageError, nearest
 
@@ -72,17 +73,6 @@ class HardwareOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"{option} {name}: there is no such cluster{nearest(name, known)}")
 
 
-def _read_memory(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
-    if value is None:
-        return None
-    from dispatcher.base.values import BadValueError, memory_mib
-
-    try:
-        return memory_mib(value)
-    except BadValueError as error:
-        raise click.BadParameter(f"{value!r}: {error}") from None
-
-
 # `--chip`, `-n`, `--cpu`, `--mem`, `--nodes`, `--cluster` and `--exclude-cluster`, as one argument `hardware`.
 hardware_options: Final = one_argument("hardware", HardwareOptions, (
     click.option("--chip", metavar="NAME", help="The kind of GPU, such as h100.  [default: any]"),
@@ -97,7 +87,7 @@ hardware_options: Final = one_argument("hardware", HardwareOptions, (
     ),
     click.option("--cpu", "--cpus", "cpus", type=click.IntRange(1), metavar="N", help="CPUs of each node."),
     click.option(
-        "--mem", "--memory", "memory_mib", callback=_read_memory, metavar="SIZE", help="Memory of each node: 64G, 512M."
+        "--mem", "--memory", "memory_mib", callback=read_memory, metavar="SIZE", help="Memory of each node: 64G, 512M."
     ),
     click.option("--nodes", type=click.IntRange(1), metavar="N", help="Number of nodes."),
     click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Prefer hosts of this cluster."),

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from dispatcher import contract
 from dispatcher.base.messages import is_utf8, readable
-from dispatcher.cli.common import F, layout, read_list, read_where, root_option
+from dispatcher.cli.common import F, layout, read_list, read_memory, read_where, root_option
 from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.lazy import LazyGroup
@@ -154,7 +154,15 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 @override_options(_pod_option)
 @_pod_option(
     "--jobs-per-gpu", type=click.IntRange(1, MOST_AT_ONCE), default=1, metavar="N",
-    help="Number of single-GPU jobs that share one GPU.  [default: 1]",
+    help="Number of single-GPU jobs that share one GPU; those with `gpu_memory` share by that.  [default: 1]",
+)  # fmt: skip
+@_pod_option(
+    "--cpus", type=click.IntRange(1), metavar="N",
+    help="CPUs for jobs that ask for some (`resources: {cpus: N}`).  [default: those of this host]",
+)  # fmt: skip
+@_pod_option(
+    "--memory", "memory_mib", callback=read_memory, metavar="SIZE",
+    help="Memory for jobs that ask for some (`resources: {memory: 64G}`).  [default: that of this host]",
 )  # fmt: skip
 @_pod_option(
     "--methods", default="", callback=read_list, metavar="LIST", shell_complete=complete_methods,
@@ -255,6 +263,8 @@ def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
         submissions=asked.submissions,
         by_hardware=asked.by_hardware,
         jobs_per_gpu=given["jobs_per_gpu"],
+        cpus=given["cpus"],
+        memory_mib=given["memory_mib"],
         methods=given["methods"],
         matrix=_find_manifest(where, given["matrix_file"]),
         where=given["where"],

@@ -57,7 +57,7 @@ def kind_of(entry: Entry) -> Hashable:
     if entry.needs:
         return None
     resources = repr(entry.resources) if entry.resources else ""
-    return entry.shape(), entry.gpus, entry.outlet, resources, entry.snapshot
+    return entry.shape(), entry.gpus, entry.gpu_memory_mib, entry.outlet, resources, entry.snapshot
 
 
 _kind: Final = operator.attrgetter("kind")

@@ -57,6 +57,7 @@ def _parse_cwd(value: object) -> str:
 READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "command": ("command", values.parse_command),
     "gpus": ("gpus", values.parse_count),
+    "gpu_memory": ("gpu_memory_mib", values.parse_memory),
     "needs": ("needs", values.parse_names),
     "priority": ("priority", values.parse_integer),
     "retries": ("retries", values.parse_count),
@@ -77,7 +78,18 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
 }
 # The reserved keys that determine when and where a job runs and from which copy of the code, not its parameters.
 SCHEDULING: Final = frozenset(
-    {"needs", "priority", "retries", "retry_on", "time_limit", "outlet", "resources", "queue_limit", "snapshot"}
+    {
+        "needs",
+        "priority",
+        "retries",
+        "retry_on",
+        "time_limit",
+        "gpu_memory",
+        "outlet",
+        "resources",
+        "queue_limit",
+        "snapshot",
+    }
 )
 # Whose job it is.
 OWNER: Final = "user"
@@ -93,9 +105,10 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     """One job to run. Fields that are None or empty are unset, and the method's setting applies.
 
     `params` are all keys that are not reserved. `gpus` None means one on a GPU slot, and a CPU slot takes the job as
-    well. `outlet` names the outlets that may run the job, the preferred one first. `order` is the position in the
-    manifest. `written` holds the reserved keys as the manifest has them. `cwd` is where the command runs, below the
-    workspace's root, which it is when unset. `env_file` is the path of a file with secrets where the job runs.
+    well. `gpu_memory_mib` is what it takes of its GPU, which it then may share. `outlet` names the outlets that may run
+    the job, the preferred one first. `order` is the position in the manifest. `written` holds the reserved keys as the
+    manifest has them. `cwd` is where the command runs, below the workspace's root, which it is when unset. `env_file`
+    is the path of a file with secrets where the job runs.
 
     `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
     `imports` are the modules and files that define such classes. The method's other settings apply. `snapshot`:
@@ -108,6 +121,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     params: Mapping[str, Any] = _NOTHING
     command: str | tuple[str, ...] | None = None
     gpus: int | None = None
+    gpu_memory_mib: int | None = None
     needs: tuple[str, ...] = ()
     priority: int = 0
     retries: int | None = None
@@ -185,6 +199,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
             value = getattr(self, field)
             if value != _DEFAULTS[field]:
                 words[word] = list(value) if isinstance(value, tuple) else _plain(value)
+        if self.gpu_memory_mib is not None:
+            words["gpu_memory"] = f"{self.gpu_memory_mib}M"
         return words
 
 
@@ -237,6 +253,8 @@ def read_entry(document: dict[str, Any], order: int, owner: str | None = None) -
             fields[field] = read(value)
         except values.BadValueError as error:
             faults.append(f"{word} = {values.shown_at(word, value)}: {error}")
+    if fields.get("gpu_memory_mib") is not None and fields.get("gpus") == 0:
+        faults.append(f"gpu_memory = {values.shown(written['gpu_memory'])}: gpus is 0, so there is no GPU to share")
     if written.get("job") is None:
         for word in ("config", "import"):
             if written.get(word) is not None:

@@ -29,7 +29,7 @@ NAME: Final = "name"
 
 # The keys of entries that a CSV file may have as columns; an empty cell sets none.
 ROW_KEYS: Final = frozenset(
-    {"gpus", "priority", "needs", "retries", "time_limit", "queue_limit", "outlet", "cwd", "env_file"}
+    {"gpus", "gpu_memory", "priority", "needs", "retries", "time_limit", "queue_limit", "outlet", "cwd", "env_file"}
 )
 
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")

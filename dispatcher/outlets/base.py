@@ -53,7 +53,8 @@ class Request(msgspec.Struct, frozen=True):
     """What an attempt asks for. `gpus` 0: a CPU slot; None: a CPU slot or one GPU, whichever is free.
 
     `chip` is the kind of GPU (`h100`), empty for any. `gpus` is the number over all `nodes`. `cpus` and `memory_mib`
-    are for each node; None: what the outlet gives by default. The local outlet goes by `gpus` and `chip` alone.
+    are for each node; None: what the outlet gives by default. `gpu_memory_mib` is what the attempt takes of each of its
+    GPUs: only the local outlet goes by it, which does not go by `nodes`.
     """
 
     gpus: int | None = None
@@ -61,12 +62,21 @@ class Request(msgspec.Struct, frozen=True):
     cpus: int | None = None
     memory_mib: int | None = None
     nodes: int = 1
+    gpu_memory_mib: int | None = None
 
 
-class Slot(msgspec.Struct, frozen=True):
-    """Room for one attempt: its GPUs in PCI order, none for a CPU slot."""
+class Slot(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Room for one attempt: its GPUs in PCI order, none for a CPU slot, and what was counted for it.
+
+    `gpu_memory_mib` and `gpu_share`, the same as a part of the GPU, are of the one GPU that it shares by memory; None:
+    it does not share one so. `cpus` and `memory_mib` are 0 where it asks for none.
+    """
 
     gpus: tuple[int, ...] = ()
+    gpu_memory_mib: int | None = None
+    gpu_share: float | None = None
+    cpus: int = 0
+    memory_mib: int = 0
 
 
 class OutletOffer(Protocol):
@@ -84,6 +94,9 @@ class OutletOffer(Protocol):
 
     def refuses_now(self, request: Request) -> str:
         """Why there is no room whatever ends, such as GPUs that cannot be used; empty when waiting helps."""
+
+    def lacks(self, request: Request) -> str:
+        """What there is too little of at the moment, besides slots; empty where that is nothing, or not known."""
 
 
 class Capacity(OutletOffer, Protocol):
@@ -127,7 +140,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     """The workspace as an attempt in one slot sees it, and how its command is started there.
 
     `layout` has its paths, `group_may_write` says whether its group may write what attempts create. `environment` are
-    the variables that show the attempt its slot (None removes one). `launcher` is the name of a file in the attempt's
+    the variables that show the attempt its slot (None removes one); those of `defaults` its method or entry may set to
+    something else. `launcher` is the name of a file in the attempt's
     directory: a bash script that is given the command and runs it; empty where the wrapper runs the command itself.
     `is_shared`: the attempt sees this very workspace; if not, the command's interpreter is the `python` that it finds
     on PATH there, and the launcher reads the method's setup. `directories` are those of its cluster by their keys
@@ -140,6 +154,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout
     group_may_write: bool
     environment: Mapping[str, str | None] = {}
+    defaults: Mapping[str, str] = {}
     launcher: str = ""
     is_shared: bool = True
     directories: Mapping[str, str] = {}
@@ -344,6 +359,9 @@ class Outlet(Protocol):
 
     def describe(self) -> str:
         """The slots in a few words: `GPUs 0,1 and 2 CPU slots`."""
+
+    def notes(self) -> Sequence[str]:
+        """What is unusual about how its attempts run, for people: one line each."""
 
     def is_up_to_date(self) -> bool:
         """Whether what `poll` and `recover` report was asked of the host after they were first told of the attempts.

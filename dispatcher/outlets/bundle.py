@@ -11,6 +11,7 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.base import files
+from dispatcher.base.values import memory_text
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment, method_of
@@ -90,6 +91,9 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
                 *(_code_exports(code) if copy is not None and code is not None else ()),
             ],
             "unset": [name for name, value in environment.items() if value is None],
+            # A pod may have the job held to its part of this host, but not in a container.
+            "cgroup": bool(assigned.slot.cpus or assigned.slot.memory_mib) and node is None,
+            "memory_limit": memory_text(assigned.slot.memory_mib),
             "time_limit_s": time_limit_s(entry, method),
             "kill_grace_s": math.ceil(config.kill_grace_s),
             "watch_s": math.ceil(watch_interval_s(config)),
@@ -149,6 +153,7 @@ def _code_exports(code: Snapshot) -> tuple[str, ...]:
 def _environment(config: Config, assigned: Assignment, method: Method, site: Site) -> dict[str, str | None]:
     paths = site.layout.attempt(assigned.key.job_id, assigned.key.number)
     return {
+        **site.defaults,
         **method.env,
         **assigned.entry.env,
         **site.environment,

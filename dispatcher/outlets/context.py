@@ -13,6 +13,7 @@ from dispatcher.run_state.observer import Observer
 class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
 
+    `cpus` and `memory_mib` are what attempts that ask for them can have of this host; None: all that there is.
     `submissions` is how many attempts the pod may have in flight on each configured host that it uses, the preferred
     one first. `by_hardware`: among them, attempts go where the hardware that they ask for is free. `poll_interval_s` is
     how often such a host is asked. `code`: what they run, also those that see the workspace; None: as dispatcher.yaml
@@ -27,6 +28,8 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     gpus: str = ""
     cpu_slots: int = 0
     jobs_per_gpu: int = 1
+    cpus: int | None = None
+    memory_mib: int | None = None
     submissions: Mapping[str, int] = {}
     by_hardware: bool = False
     poll_interval_s: float = 30.0

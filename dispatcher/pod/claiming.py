@@ -116,7 +116,8 @@ class Claimer:
             change |= Change(furthest_step=None, furthest_checkpoint=None, checkpoint_at=None)
         # Where the scheduler chooses the GPUs, the slot has none, and the record gets them later or never.
         gpus = 0 if choice.slot.gpus else self._backlog.request_of(choice.entry).gpus
-        tx.change(job, Event.CLAIMED, change, data=Claim(gpus=gpus) if gpus else None)
+        claim = Claim(gpus=gpus or 0, gpu_share=choice.slot.gpu_share)
+        tx.change(job, Event.CLAIMED, change, data=claim if claim != Claim() else None)
         return Claimed(choice, passed[0], snapshot)
 
     def _postpone(self, choice: Choice) -> None:

@@ -128,6 +128,15 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
                     return None
         return Refusal(CAPACITY_NOW, _by_outlet(reasons)) if reasons else None
 
+    def lacks(self, entry: Entry, request: Request) -> str:
+        """What an entry that the pod takes waits for, besides a slot; empty where one outlet lacks nothing."""
+        reasons = {}
+        for name in self.outlets_for(entry):
+            outlet = self.outlets[name]
+            if not outlet.refuses(request) and not outlet.refuses_now(request):
+                reasons[name] = outlet.lacks(request)
+        return _by_outlet(reasons) if reasons and all(reasons.values()) else ""
+
 
 def own_offer(
     options: PodOptions,
@@ -231,18 +240,26 @@ def _by_outlet(reasons: Mapping[str, str]) -> str:
 def request_of(config: Config, entry: Entry) -> Request:
     """What an attempt of the entry asks for: as the entry says, else as its method says.
 
-    `min_chips` of `resources` is another word for `gpus`, which counts where both are given.
+    `min_chips` of `resources` is another word for `gpus`, which counts where both are given. What takes memory of a GPU
+    does not run on a CPU slot.
     """
     method = config.method(entry.method)
     resources = {**method.resources, **entry.resources}
     gpus = next((n for n in (entry.gpus, entry.resources.get("min_chips"), method.gpus) if n is not None), None)
+    if gpus is None:
+        gpus = resources.get("min_chips")
+    gpu_memory = None
+    if gpus != 0:
+        gpu_memory = method.gpu_memory_mib if entry.gpu_memory_mib is None else entry.gpu_memory_mib
+        gpus = 1 if gpu_memory and gpus is None else gpus
     if not resources:
-        return Request(gpus=gpus)
+        return Request(gpus=gpus, gpu_memory_mib=gpu_memory)
     memory = resources.get("memory")
     return Request(
-        gpus=resources.get("min_chips") if gpus is None else gpus,
+        gpus=gpus,
         chip=resources.get("chip", ""),
         cpus=resources.get("cpus"),
         memory_mib=None if memory is None else memory_mib(memory),
         nodes=resources.get("nodes", 1),
+        gpu_memory_mib=gpu_memory,
     )

@@ -40,6 +40,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     gpus: as typed: `0,1,2`, `0-7`, `all`; empty for none.
     cpu_slots: number of slots for CPU jobs.
+    cpus, memory_mib: what jobs that ask for them can have of this host; None for all that there is.
     submissions: number of attempts in flight on each configured host, the preferred one first.
     by_hardware: among those hosts, attempts go where the hardware that they ask for is free.
     methods: empty for all.
@@ -58,6 +59,8 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     gpus: str = ""
     cpu_slots: int = 0
     jobs_per_gpu: int = 1
+    cpus: int | None = None
+    memory_mib: int | None = None
     submissions: Mapping[str, int] = {}
     by_hardware: bool = False
     methods: tuple[str, ...] = ()
@@ -85,6 +88,8 @@ def outlet_context(config: Config, options: PodOptions, observer: Observer, log:
         gpus=options.gpus,
         cpu_slots=options.cpu_slots,
         jobs_per_gpu=options.jobs_per_gpu,
+        cpus=options.cpus,
+        memory_mib=options.memory_mib,
         submissions=options.submissions,
         by_hardware=options.by_hardware,
         poll_interval_s=options.poll_interval_s or config.poll_interval_s,

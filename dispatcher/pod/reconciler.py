@@ -356,13 +356,15 @@ class Reconciler:
     def describe(self) -> dict[str, Any]:
         """The fields of the pod's file that say what it takes and what it runs."""
         self._shown_slots = self._attempts.slot_infos()
+        warnings = [note for outlet in self._outlets.values() for note in outlet.notes()]
         return {
             **published(self._backlog.offer()),
             "stopped": self._why_no_claims(),
             "blocked": self._fence.shown(),
             "slots": self._shown_slots,
             "pending": self._attempts.pending(),
-            "notes": self._notes(),
+            "notes": [*self._notes(), *warnings],
+            "warnings": warnings,
             "matrix": os.fspath(self._backlog.manifest.path),
         }
 

@@ -213,17 +213,18 @@ class Waiting:
             return Reason(NO_POD)
         request, home = facts.request_of(entry), home_of(entry, record)
         refusals: dict[str, Refusal] = {}
+        lacks = ""
         for offer in facts.offers:
             refusal = self._pod_refusal(offer, entry, request, home) or self._lacks_code(offer, entry, record)
             if refusal is not None:
                 refusals[offer.pod] = refusal
             elif not facts.me or offer.pod == facts.me:
-                full = facts.in_flight.full(facts.in_flight.groups(entry))
-                if full is not None:
-                    return Reason(facts.in_flight.text(full))
-                if record.snapshot is None and facts.wants_copy(entry):
-                    return Reason(COPY)
-                return Reason(SLOT if home is None else self._slot_of(home, entry))
+                reason, lack = self._of_taker(offer, entry, record, home)
+                if not lack:
+                    return reason
+                lacks = lacks or lack
+        if lacks:
+            return Reason(f"{SLOT}: {lacks}")
         mine = refusals.get(facts.me)
         takers = [offer.pod for offer in facts.offers if offer.pod not in refusals]
         if mine is not None and (takers or len(refusals) == 1):
@@ -234,6 +235,18 @@ class Waiting:
         text = refused_by_all(entry, request, refusals, facts.offers)
         needs_person = all(refusal.needs_person for refusal in refusals.values())
         return Reason(text, needs_person, f"{job}: {text}")
+
+    def _of_taker(self, offer: Offer, entry: Entry, record: Record, home: Home | None) -> tuple[Reason, str]:
+        """What a job waits for that this pod can take, and what the pod lacks for it besides a slot."""
+        facts = self._facts
+        full = facts.in_flight.full(facts.in_flight.groups(entry))
+        if full is not None:
+            return Reason(facts.in_flight.text(full)), ""
+        if record.snapshot is None and facts.wants_copy(entry):
+            return Reason(COPY), ""
+        if home is not None:
+            return Reason(self._slot_of(home, entry)), ""
+        return Reason(SLOT), offer.lacks(entry, facts.request_of(entry))
 
     def _slot_of(self, home: Home, entry: Entry) -> str:
         """What a job with a checkpoint waits for, which some pod can take."""

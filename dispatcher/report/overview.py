@@ -211,6 +211,7 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += snapshot.untold
     found += external_notices(snapshot)
     found += _dead_pods(snapshot)
+    found += [f"pod {pod.info.pod}: {line}" for pod in snapshot.pods if pod.is_alive for line in pod.info.warnings]
     found += _changed(snapshot)
     return found
 

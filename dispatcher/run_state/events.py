@@ -285,9 +285,13 @@ class SnapshotData(Data, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Claim(Data, frozen=True, kw_only=True, omit_defaults=True):
-    """Beside a claim for a configured host: how many GPUs the attempt asks for there."""
+    """Beside a claim, where its record does not tell which GPUs the attempt has, or not how much of them.
 
-    gpus: int
+    `gpus`: how many it asks for on a configured host. `gpu_share`: the part of its one GPU that it shares by memory.
+    """
+
+    gpus: int = 0
+    gpu_share: float | None = None
 
 
 class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):

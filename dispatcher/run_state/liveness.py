@@ -132,6 +132,8 @@ class PodInfo(msgspec.Struct, kw_only=True):
     is_short_lived: bool = False
     slots: list[SlotInfo] = []
     notes: list[str] = []
+    # Those of the notes that are about jobs which run.
+    warnings: list[str] = []
     # Why jobs that it has submitted have not begun.
     pending: dict[str, str] = {}
 

@@ -116,6 +116,7 @@ def encode_script(script: str) -> bytes:
 def _method_words(method: Method) -> dict[str, Any]:
     words: dict[str, Any] = {"gpus": method.gpus, "time_limit": method.time_limit_s, "retries": method.retries or None}
     words["queue_limit"] = method.queue_limit_s
+    words["gpu_memory"] = None if method.gpu_memory_mib is None else f"{method.gpu_memory_mib}M"
     given = {key: value for key, value in words.items() if value is not None}
     if method.resources:
         given["resources"] = dict(method.resources)

@@ -110,6 +110,7 @@ NEEDS = {
         },
         ("/dev/fuse",),
     ),
+    "guest": Needs({"linux.uml": "user-mode-linux"}, is_root_needed=False, is_shared=False),
     "editors": Needs({"vim": "vim", "nano": "nano", "tmux": "tmux"}, is_root_needed=False, is_shared=False),
     "slurm": Needs(SLURM, is_shared=False),
     "slurm-accounting": Needs({**SLURM, "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}, is_shared=False),

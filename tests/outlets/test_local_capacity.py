@@ -1,14 +1,18 @@
 """The capacity of a host: never over-committed, whatever the order of takes, releases and marks."""
 
+from typing import Any
+
 import msgspec
 import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from dispatcher.errors import PodError
 from dispatcher.outlets.base import Request, Slot
+from dispatcher.outlets.local.budget import Amounts
 from dispatcher.outlets.local.capacity import LocalCapacity
-from dispatcher.outlets.local.offer import read_offer
+from dispatcher.outlets.local.offer import Free, read_offer
 
 
 def take(capacity: LocalCapacity, gpus: int) -> Slot:
@@ -249,3 +253,136 @@ def test_gpus_are_kept_for_the_chip_that_comes_first_and_no_others() -> None:
     assert capacity.take(Request(1), [Request(2)]) is None
     capacity.release(busy)
     assert capacity.take(pair) == Slot((1, 3))
+
+
+def by_memory(mib: int, gpus: int = 1) -> Request:
+    return Request(gpus, gpu_memory_mib=mib)
+
+
+def shared_gpus(*gib: int, **others: Any) -> LocalCapacity:
+    return LocalCapacity(range(len(gib)), 1, gpu_memory_mib={n: size * 1024 for n, size in enumerate(gib)}, **others)
+
+
+def places(capacity: LocalCapacity, *mib: int) -> list[tuple[int, ...] | None]:
+    slots = [capacity.take(by_memory(each)) for each in mib]
+    return [None if slot is None else slot.gpus for slot in slots]
+
+
+def test_a_gpu_is_shared_by_memory_as_long_as_the_sum_fits() -> None:
+    capacity = shared_gpus(80)
+    first = capacity.take(by_memory(30 * 1024))
+    assert first == Slot((0,), 30 * 1024, 1536 / 4096)
+    assert places(capacity, 50 * 1024, 1) == [(0,), None]
+    assert capacity.is_full is False and capacity.free_gpus == ()
+    capacity.release(first)
+    assert places(capacity, 30 * 1024 + 1, 30 * 1024) == [None, (0,)]
+
+
+def test_memory_goes_where_the_least_that_is_enough_is_left_and_whole_gpus_stay_free() -> None:
+    capacity = shared_gpus(40, 80, 80)
+    # The smallest empty one, then what is in use, the fullest first.
+    assert places(capacity, 30 * 1024, 50 * 1024, 20 * 1024, 9 * 1024, 4 * 1024) == [(0,), (1,), (1,), (0,), (1,)]
+    assert capacity.whole_gpus == (2,)
+
+
+def test_a_gpu_is_shared_by_memory_or_by_number_and_never_both() -> None:
+    capacity = shared_gpus(80, 80, jobs_per_gpu=2)
+    by_number = take(capacity, 1)
+    assert by_number == Slot((0,))
+    assert places(capacity, 1024) == [(1,)]
+    assert [take(capacity, 1).gpus, capacity.take(Request(1))] == [(0,), None]
+    capacity.release(by_number)
+    assert places(capacity, 80 * 1024) == [None], "GPU 0 has one that may use all of it"
+
+
+def test_several_gpus_are_whole_and_large_enough() -> None:
+    capacity = shared_gpus(24, 80, 80)
+    assert capacity.take(by_memory(40 * 1024, gpus=2)) == Slot((1, 2))
+    assert places(capacity, 30 * 1024, 24 * 1024) == [None, (0,)]
+
+
+def test_a_gpu_whose_memory_is_not_known_is_not_shared_by_it() -> None:
+    capacity = LocalCapacity([0, 1], 0, gpu_memory_mib={0: 8 * 1024})
+    assert places(capacity, 10 * 1024, 10 * 1024, 4 * 1024) == [(1,), None, (0,)]
+    assert Slot((1,)) in capacity.taken
+
+
+def test_what_others_use_of_a_gpu_is_not_given() -> None:
+    capacity = shared_gpus(24)
+    capacity.note_memory({}, {0: 24 * 1024 - 80})
+    assert not capacity.refuses(by_memory(24 * 1024)), "that may end"
+    assert places(capacity, 24 * 1024, 24 * 1024 - 80) == [None, (0,)]
+
+
+def test_the_one_with_most_room_is_kept_for_memory_that_comes_first() -> None:
+    capacity = shared_gpus(24, 24)
+    small = [capacity.take(by_memory(14 * 1024)), capacity.take(by_memory(12 * 1024))]
+    assert [slot.gpus for slot in small if slot] == [(0,), (1,)]
+    large = by_memory(20 * 1024)
+    assert capacity.take(large) is None
+    assert capacity.take(by_memory(11 * 1024), [large]) is None, "it fits only on GPU 1, which is kept"
+    assert capacity.take(by_memory(10 * 1024), [large]) == Slot((0,), 10 * 1024, 1706 / 4096)
+    # One without an amount waits for a GPU of its own, which small ones would never leave it.
+    assert capacity.take(by_memory(1024), [Request(1)]) is None
+
+
+def test_no_cpus_and_no_memory_are_given_that_are_not_there() -> None:
+    capacity = LocalCapacity([0], 9, of_host=Amounts(cpus=8, memory_mib=1000))
+    first = capacity.take(Request(0, cpus=6, memory_mib=700))
+    assert first == Slot((), cpus=6, memory_mib=700)
+    assert capacity.take(Request(0, cpus=3)) is None
+    assert capacity.take(Request(1, memory_mib=301)) is None
+    assert capacity.free_gpus == (0,), "what did not begin holds nothing"
+    assert capacity.take(Request(0)) == Slot(), "what asks for nothing takes nothing"
+    assert capacity.take(Request(1, cpus=2, memory_mib=300)) == Slot((0,), cpus=2, memory_mib=300)
+    capacity.release(first)
+    assert capacity.take(Request(0, cpus=6)) is not None
+
+
+def test_cpus_are_kept_for_what_comes_first_and_has_its_slot() -> None:
+    capacity = LocalCapacity([0, 1], 2, of_host=Amounts(cpus=8))
+    assert capacity.take(Request(0, cpus=4)) is not None
+    wide, single = Request(1, cpus=8), Request(1)
+    assert capacity.take(wide) is None
+    assert capacity.take(Request(0, cpus=1), [wide]) is None
+    assert capacity.take(single, [wide]) == Slot((1,)), "one GPU is kept for it, the other one is not"
+    assert capacity.take(single, [wide]) is None
+    assert capacity.take(Request(0), [wide]) == Slot()
+
+
+def test_attempts_that_were_found_again_count_although_they_are_too_many() -> None:
+    capacity = shared_gpus(24, of_host=Amounts(cpus=2))
+    for _ in range(2):
+        capacity.adopt(Slot((0,), 20 * 1024, 0.8, cpus=2))
+    assert capacity.offer().free == Free(cpus=0, gpu_memory_mib={0: 0})
+    capacity.release(Slot((0,), 20 * 1024, 0.8, cpus=2))
+    assert places(capacity, 4 * 1024) == [(0,)]
+    assert capacity.slot_text(Slot((0,), 1536)) == "gpu 0 (1.5G)"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 1, 1, 2]), st.sampled_from([None, 1, 5, 9, 24]), st.integers(0, 4))),
+    st.integers(1, 2),
+)
+def test_sums_never_exceed_what_there_is(asked: list[tuple[int, int | None, int]], jobs_per_gpu: int) -> None:
+    capacity = LocalCapacity([0, 1], 2, jobs_per_gpu, gpu_memory_mib={0: 24, 1: 10}, of_host=Amounts(cpus=6))
+    ahead: list[Request] = []
+    held: list[Slot] = []
+    for gpus, mib, cpus in asked:
+        request = Request(gpus, gpu_memory_mib=mib if gpus else None, cpus=cpus or None)
+        slot = capacity.take(request, ahead)
+        if slot is not None:
+            held.append(slot)
+        elif held and len(ahead) > 1:
+            capacity.release(held.pop(0))
+            ahead.clear()
+        else:
+            ahead.append(request)
+        assert sum(one.cpus for one in held) <= 6
+        for index, size in ((0, 24), (1, 10)):
+            users = [one for one in held if index in one.gpus]
+            by_mib = [one.gpu_memory_mib for one in users if one.gpu_memory_mib]
+            assert sum(by_mib) <= size and sum(one.gpu_share or 0 for one in users) <= 1
+            assert not by_mib or len(by_mib) == len(users)
+            assert by_mib or len(users) <= (1 if any(len(one.gpus) > 1 for one in users) else jobs_per_gpu)

@@ -141,7 +141,7 @@ class Plain:
                     break
             else:
                 local = self.capacities.get("local") if "local" in self.outlets(e) else None
-                if isinstance(local, LocalCapacity) and 1 < (e.gpus or 1) <= len(local.usable_gpus):
+                if isinstance(local, LocalCapacity) and 1 < (e.gpus or 1) <= len(local.gpus) - len(local.unusable):
                     self.reserved = True
         return chosen
 

@@ -79,6 +79,9 @@ class Submissions:
     def refuses_now(self, request: Request) -> str:
         return self.offer().refuses_now(request)
 
+    def lacks(self, request: Request) -> str:
+        return self.offer().lacks(request)
+
     def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
         """Any request takes one submission, so those ahead have no more need of it than this one.
 

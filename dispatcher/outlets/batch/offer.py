@@ -48,6 +48,10 @@ class BatchOffer(msgspec.Struct, frozen=True, kw_only=True):
         """Why there is no room; empty when it is not known, or waiting for an attempt of the pod helps."""
         return self.problem or next((each.why for each in self.refused_now if each.request == request), "")
 
+    def lacks(self, request: Request) -> str:
+        """Nothing that is known here: its scheduler counts."""
+        return ""
+
 
 def read_offer(published: Mapping[str, Any]) -> BatchOffer:
     """The offer that a pod has published; raises msgspec.ValidationError for what is none."""

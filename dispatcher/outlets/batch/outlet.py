@@ -234,6 +234,9 @@ class BatchOutlet:
     def describe(self) -> str:
         return f"{counted(self.capacity.limit, 'submission')} to {self.name}" if self.capacity.limit else ""
 
+    def notes(self) -> Sequence[str]:
+        return ()
+
     def is_up_to_date(self) -> bool:
         if self._conversation.is_busy or self._shipping.is_busy or (self._is_needed() and self._host.is_busy):
             return False

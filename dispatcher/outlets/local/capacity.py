@@ -1,8 +1,7 @@
 """The capacity of a host: which of a pod's GPUs and CPU slots are free, and which of them an attempt gets. Pure.
 
-An attempt on one GPU takes one share of it; a GPU has `jobs_per_gpu` shares. An attempt on several GPUs takes all
-shares of each, because its processes would wait for the slowest of them. Single attempts fill partly used GPUs first,
-so that whole ones remain for those that need several. One that asks for a chip only gets GPUs of that name.
+gpu_shares.py knows who has what of which GPU, budget.py the CPUs and the memory of the host that attempts ask for. An
+attempt gets all that it asks for, or nothing.
 """
 
 from __future__ import annotations
@@ -11,9 +10,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+import msgspec
+
+from dispatcher.base.values import memory_text
 from dispatcher.errors import PodError
 from dispatcher.outlets.base import WORKSPACE, Request, Slot
-from dispatcher.outlets.local.offer import LocalOffer, gpus_of, is_chip
+from dispatcher.outlets.local.budget import NOT_COUNTED, Amounts, Budget, lacking
+from dispatcher.outlets.local.gpu_shares import GpuShares
+from dispatcher.outlets.local.offer import Free, LocalOffer, gpus_of
 
 
 class LocalCapacity:
@@ -25,20 +29,22 @@ class LocalCapacity:
         cpu_slots: int,
         jobs_per_gpu: int = 1,
         names: Mapping[int, str] = MappingProxyType({}),
+        gpu_memory_mib: Mapping[int, int] = MappingProxyType({}),
+        of_host: Amounts = NOT_COUNTED,
     ) -> None:
-        """`names` are the driver's names of GPUs, as far as it tells them."""
+        """`names` are the driver's names of GPUs, and `gpu_memory_mib` what attempts can have of their memory, as far
+        as it tells them. `of_host` is what attempts that ask for it can have of the host."""
         if len(set(gpus)) != len(gpus):
             raise PodError(f"GPU indices {list(gpus)} name one twice; for several jobs on a GPU use --jobs-per-gpu")
         if cpu_slots < 0:
             raise PodError(f"--slots {cpu_slots} is not a number of CPU slots; use 0 or more")
         if jobs_per_gpu < 1:
             raise PodError(f"--jobs-per-gpu {jobs_per_gpu} is not a number of jobs; use 1 or more")
-        self.gpus = tuple(sorted(gpus))
         self.cpu_slots = cpu_slots
-        self.jobs_per_gpu = jobs_per_gpu
-        self._names = dict(names)
+        self._gpus = GpuShares(gpus, jobs_per_gpu, names, gpu_memory_mib)
+        self._budget = Budget(of_host)
+        self._on_cpu = 0
         self._taken: Counter[Slot] = Counter()
-        self._shares: Counter[int] = Counter()
         self._quarantined: dict[int, str] = {}
         self._foreign: dict[int, str] = {}
 
@@ -50,29 +56,29 @@ class LocalCapacity:
         return WORKSPACE
 
     @property
-    def free_cpu(self) -> int:
-        """CPU slots that an attempt can have now."""
-        return max(0, self.cpu_slots - self._taken[Slot()])
+    def gpus(self) -> tuple[int, ...]:
+        """All GPUs of the pod, ascending."""
+        return self._gpus.gpus
 
     @property
-    def usable_gpus(self) -> tuple[int, ...]:
-        """GPUs that attempts can have, now or when others have ended."""
-        return tuple(index for index in self.gpus if self._is_usable(index))
+    def free_cpu(self) -> int:
+        """CPU slots that an attempt can have now."""
+        return max(0, self.cpu_slots - self._on_cpu)
 
     @property
     def free_gpus(self) -> tuple[int, ...]:
-        """Usable GPUs with room for one more single-GPU attempt."""
-        return tuple(index for index in self.usable_gpus if self._shares[index] < self.jobs_per_gpu)
+        """Usable GPUs with room for one more single-GPU attempt, of one kind or the other."""
+        return self._gpus.free
 
     @property
     def whole_gpus(self) -> tuple[int, ...]:
         """Usable GPUs without an attempt of this pod: what an attempt on several GPUs can have."""
-        return tuple(index for index in self.usable_gpus if not self._shares[index])
+        return self._gpus.whole
 
     @property
     def free_gpu_shares(self) -> int:
-        """How many single-GPU attempts can be taken now."""
-        return sum(self.jobs_per_gpu - self._shares[index] for index in self.free_gpus)
+        """How many single-GPU attempts can be taken now that do not share by memory."""
+        return sum(self._gpus.shares_left(index) for index in self.free_gpus)
 
     @property
     def is_full(self) -> bool:
@@ -87,7 +93,7 @@ class LocalCapacity:
     @property
     def occupied_gpus(self) -> frozenset[int]:
         """GPUs on which an attempt of this pod runs."""
-        return frozenset(index for index, shares in self._shares.items() if shares)
+        return self._gpus.occupied
 
     @property
     def unusable(self) -> dict[int, str]:
@@ -96,8 +102,23 @@ class LocalCapacity:
 
     def offer(self) -> LocalOffer:
         """What this capacity offers at the moment, as data that a pod publishes."""
-        unusable = {index: why for index, why in sorted(self.unusable.items()) if index in self.gpus}
-        return LocalOffer(self.gpus, self.cpu_slots, unusable, self.jobs_per_gpu, self._names)
+        gpus, host = self._gpus, self._budget.offered
+        unusable = {index: why for index, why in sorted(self.unusable.items()) if index in gpus.gpus}
+        return LocalOffer(
+            gpus.gpus,
+            self.cpu_slots,
+            unusable,
+            gpus.jobs_per_gpu,
+            gpus.names,
+            gpu_memory_mib=gpus.memory_mib,
+            cpus=host.cpus,
+            memory_mib=host.memory_mib,
+            free=Free(
+                cpus=self._budget.free.cpus,
+                memory_mib=self._budget.free.memory_mib,
+                gpu_memory_mib={index: gpus.free_mib(index) for index in gpus.memory_mib if index in gpus.usable},
+            ),
+        )
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
@@ -107,18 +128,27 @@ class LocalCapacity:
         """Why there is no room whatever ends: GPUs that cannot be used; empty when waiting helps."""
         return self.offer().refuses_now(request)
 
+    def lacks(self, request: Request) -> str:
+        """What there is too little of at the moment, besides slots."""
+        return self.offer().lacks(request)
+
     def take(self, request: Request, ahead: Sequence[Request] = ()) -> Slot | None:
         """A slot, from now on in use; None when there is no room now.
 
-        Free GPUs are kept for a request of `ahead` on several of them, unless it waits for GPUs that cannot be used:
-        single attempts would otherwise take them one by one, and it would wait for ever.
+        What a request of `ahead` waits for is kept for it, unless that are GPUs that cannot be used: later ones would
+        otherwise take it bit by bit, and it would wait for ever. CPUs and memory are kept for one that has its slot.
         """
         if request.gpus is not None and request.gpus < 0:
             raise ValueError(f"an attempt cannot have {request.gpus} GPUs")
-        chosen = self._choose(request, ahead)
+        slots = {one: self._choose(one) for one in ahead}
+        lack = {one: lacking(one, self._budget.free) for one in ahead}
+        if not self._budget.has_room(request, [kind for one in ahead if slots[one] is not None for kind in lack[one]]):
+            return None
+        kept_cpu_slots = sum(slots[one] == Slot() and bool(lack[one]) for one in ahead)
+        chosen = self._choose(request, self._gpus.kept_for(ahead), kept_cpu_slots)
         if chosen is None:
             return None
-        slot = Slot(chosen)
+        slot = msgspec.structs.replace(chosen, cpus=request.cpus or 0, memory_mib=request.memory_mib or 0)
         self.adopt(slot)
         return slot
 
@@ -129,67 +159,59 @@ class LocalCapacity:
         attempts than it now may.
         """
         self._taken[slot] += 1
-        for index in slot.gpus:
-            self._shares[index] += self._weight(slot)
+        self._on_cpu += not slot.gpus
+        self._gpus.adopt(slot)
+        self._budget.take(slot)
 
     def release(self, slot: Slot) -> None:
         """Give back what `take` gave or `adopt` counted; ValueError for a slot that is not in use."""
         if not self._taken[slot]:
             raise ValueError(f"{slot} is not in use, so it cannot be released")
         self._taken[slot] -= 1
-        for index in slot.gpus:
-            self._shares[index] -= self._weight(slot)
+        self._on_cpu -= not slot.gpus
+        self._gpus.release(slot)
+        self._budget.give_back(slot)
 
     def outlook(self, request: Request) -> float | None:
         """What it gives starts at once."""
         return 0.0
 
     def slot_text(self, slot: Slot) -> str:
-        """The slot as messages name it: `gpu 0,1`, `cpu`."""
-        return "gpu " + ",".join(map(str, slot.gpus)) if slot.gpus else "cpu"
+        """The slot as messages name it: `gpu 0,1`, `gpu 0 (20G)` for a part of one, `cpu`."""
+        if not slot.gpus:
+            return "cpu"
+        part = f" ({memory_text(slot.gpu_memory_mib)})" if slot.gpu_memory_mib else ""
+        return "gpu " + ",".join(map(str, slot.gpus)) + part
+
+    def note_memory(self, there_mib: Mapping[int, int], room_mib: Mapping[int, int]) -> None:
+        """Set how much of the memory of GPUs attempts can have, and how much of that other processes leave now."""
+        self._gpus.memory_mib.update(there_mib)
+        self._gpus.room_mib = dict(room_mib)
 
     def quarantine(self, index: int, why: str) -> None:
         """Start nothing on this GPU until `restore`; a later reason replaces an earlier one."""
         self._quarantined[index] = why
+        self._find_usable()
 
     def restore(self, index: int) -> None:
         """End a quarantine; a GPU that is not in one stays as it is."""
         self._quarantined.pop(index, None)
+        self._find_usable()
 
     def mark_foreign(self, users: Mapping[int, str]) -> None:
         """Set which GPUs other users' processes occupy, and whose these are; all other GPUs are free of such use."""
         self._foreign = dict(users)
+        self._find_usable()
 
-    def _is_usable(self, index: int) -> bool:
-        return index not in self._quarantined and index not in self._foreign
+    def _find_usable(self) -> None:
+        unusable = self.unusable
+        self._gpus.usable = frozenset(index for index in self.gpus if index not in unusable)
 
-    def _weight(self, slot: Slot) -> int:
-        return 1 if len(slot.gpus) == 1 else self.jobs_per_gpu
-
-    def _choose(self, request: Request, ahead: Sequence[Request]) -> tuple[int, ...] | None:
-        """The GPUs of a slot (none: a CPU slot); None when there is no room."""
+    def _choose(
+        self, request: Request, kept_gpus: frozenset[int] = frozenset(), kept_cpu_slots: int = 0
+    ) -> Slot | None:
+        """The slot that such an attempt would get, as far as GPUs and CPU slots go; None when there is no room."""
         gpus = gpus_of(request)
-        if not gpus and self.free_cpu:
-            return ()
-        if gpus == 0:
-            return None
-        kept = self._kept_for(ahead)
-        if gpus is None or gpus == 1:
-            free = [index for index in self.free_gpus if self._is_chip(request, index) and index not in kept]
-            fullest_first = sorted(free, key=lambda index: (-self._shares[index], index))
-            return tuple(fullest_first[:1]) or None
-        whole = tuple(index for index in self.whole_gpus if self._is_chip(request, index) and index not in kept)
-        return whole[:gpus] if len(whole) >= gpus else None
-
-    def _kept_for(self, ahead: Sequence[Request]) -> frozenset[int]:
-        """The GPUs for which requests wait that come first and can have them."""
-        kept = frozenset[int]()
-        usable = self.usable_gpus if ahead else ()
-        for request in ahead:
-            able = [index for index in usable if self._is_chip(request, index)]
-            if 0 < (gpus_of(request) or 0) <= len(able):
-                kept = kept.union(able)
-        return kept
-
-    def _is_chip(self, request: Request, index: int) -> bool:
-        return not request.chip or is_chip(request.chip, self._names.get(index, ""))
+        if not gpus and self.free_cpu > kept_cpu_slots:
+            return Slot()
+        return None if gpus == 0 else self._gpus.pick(request, kept_gpus)

@@ -10,9 +10,10 @@ from typing import Final
 from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.local import NAME
+from dispatcher.outlets.local.budget import NOT_COUNTED, Amounts
 from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.outlets.local.gpu_sampler import GpuSampler, Publisher
-from dispatcher.outlets.local.gpu_users import foreign_use
+from dispatcher.outlets.local.gpu_users import foreign_mib, foreign_use, unnamed_share_mib
 from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
 from dispatcher.outlets.local.offer import gpu_slot_name
 from dispatcher.provenance.record import GpuName, HostFacts
@@ -28,6 +29,14 @@ def _nobody(_: int) -> None:
     return None
 
 
+def memory_for_jobs(gpu: Gpu) -> int | None:
+    """How much of a GPU's memory attempts can have: all but what the driver keeps for itself; None: unknown."""
+    if gpu.memory_total_mib is None:
+        return None
+    reserved_mib = unnamed_share_mib(gpu) if gpu.memory_reserved_mib is None else gpu.memory_reserved_mib
+    return gpu.memory_total_mib - reserved_mib
+
+
 class GpuMonitor:
     """Reads the GPUs of a pod and marks in `capacity` those that cannot be used now."""
 
@@ -40,11 +49,12 @@ class GpuMonitor:
         sample_s: float | None = None,
         attempt_of: Callable[[int], Key | None] = _nobody,
         publisher: Publisher | None = None,
+        of_host: Amounts = NOT_COUNTED,
     ) -> None:
         """`gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
 
         `sample_s`: how often it is looked which attempts leave their GPUs idle, None: never; `attempt_of` tells to
-        which attempt a pid belongs; `publisher` keeps the last hour of the GPUs.
+        which attempt a pid belongs; `publisher` keeps the last hour of the GPUs. `of_host`: see LocalCapacity.
         """
         self._reader: GpuReader | None = None
         self._sampler: GpuSampler | None = None
@@ -63,7 +73,7 @@ class GpuMonitor:
             elif sample_s is not None or publisher is not None:
                 self._sampler = GpuSampler(self._reader, self._lock, indices, sample_s, attempt_of, publisher)
         names = {gpu.index: gpu.name for gpu in self._reading.gpus if gpu.name}
-        self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu, names)
+        self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu, names, self._memory(), of_host)
 
     def refresh(self, is_ours: Callable[[int], bool]) -> None:
         """Read the GPUs again, unless that was done a moment ago, or the sampler waits for one that hangs.
@@ -79,9 +89,21 @@ class GpuMonitor:
         finally:
             self._lock.release()
         self.capacity.mark_foreign(foreign_use(self._reading, is_ours, self.capacity.occupied_gpus))
+        memory = self._memory()
+        theirs = {gpu.index: foreign_mib(gpu, is_ours) for gpu in self._reading.gpus if gpu.index in memory}
+        self.capacity.note_memory(memory, {index: max(0, mib - theirs[index]) for index, mib in memory.items()})
         self._quarantine()
         if self.capacity.unusable:
             self._next_s = time.monotonic() + _READ_AGAIN_S
+
+    def unshared(self) -> dict[int, str]:
+        """The GPUs that are not shared by memory, because that cannot be read, and why."""
+        if self._reading.unavailable is not None:
+            return dict.fromkeys(self.capacity.gpus, self._reading.unavailable)
+        known = self.capacity.offer().gpu_memory_mib
+        return {
+            gpu.index: gpu.why or "the driver does not tell" for gpu in self._reading.gpus if gpu.index not in known
+        }
 
     def hold(self, held: Mapping[int, str]) -> None:
         """Set the GPUs that get no attempts (paused by the circuit breaker, or used by an external one), and why."""
@@ -154,6 +176,10 @@ class GpuMonitor:
                 self._reader.close()
             finally:
                 self._lock.release()
+
+    def _memory(self) -> dict[int, int]:
+        """What attempts can have of the memory of GPUs, where that could be read."""
+        return {gpu.index: mib for gpu in self._reading.gpus if (mib := memory_for_jobs(gpu)) is not None}
 
     def _quarantine(self) -> None:
         ill = {gpu.index: gpu.why for gpu in self._reading.gpus if gpu.health is not Health.OK}

@@ -45,6 +45,18 @@ def foreign_use(
     return found
 
 
+def foreign_mib(gpu: Gpu, is_ours: Callable[[int], bool]) -> int:
+    """How much memory of a GPU processes of others have that can be named."""
+    contained = in_container()
+    theirs = (one for one in gpu.processes or () if is_believable(one.pid, contained) and not is_ours(one.pid))
+    return sum(one.used_mib or 0 for one in theirs)
+
+
+def unnamed_share_mib(gpu: Gpu) -> int:
+    """What drivers before 510 keep for themselves: they count it as used, and do not say how much; it is under 1 %."""
+    return (gpu.memory_total_mib or 0) // 100
+
+
 def in_container() -> bool:
     """Whether this process has a PID namespace of its own, so that pids from the driver may mean nothing here."""
     return host.pid_namespace() != host.FIRST_PID_NAMESPACE
@@ -93,10 +105,7 @@ def _unexplained_mib(gpu: Gpu, named: Collection[GpuProcess]) -> int | None:
     """Memory in use that neither the driver nor a named process of known size accounts for; None if unknown."""
     if gpu.memory_used_mib is None:
         return None
-    baseline = 0
-    if gpu.memory_reserved_mib is None:
-        # Drivers before 510 count their own share as used and do not say how much; it is under 1 % of the memory.
-        baseline = (gpu.memory_total_mib or 0) // 100
+    baseline = unnamed_share_mib(gpu) if gpu.memory_reserved_mib is None else 0
     return gpu.memory_used_mib - baseline - sum(process.used_mib or 0 for process in named)
 
 

@@ -11,18 +11,31 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.messages import counted
+from dispatcher.base.values import memory_text
 from dispatcher.outlets.base import WORKSPACE, Request
+from dispatcher.outlets.local.budget import KINDS, Amounts, lacking
 from dispatcher.run_state.liveness import SlotInfo
 
 _GPU: Final = "gpu"
+# The options of a pod by which it offers less than its host has.
+OPTIONS: Final = {"cpus": "--cpus", "memory_mib": "--memory"}
 _WORD: Final = re.compile(r"[a-z0-9]+")
 
 
-class LocalOffer(msgspec.Struct, frozen=True):
+class Free(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What attempts can have at the moment: CPUs and memory of the host, and memory of GPUs that share by it."""
+
+    cpus: int | None = None
+    memory_mib: int | None = None
+    gpu_memory_mib: Mapping[int, int] = {}
+
+
+class LocalOffer(msgspec.Struct, frozen=True, omit_defaults=True):
     """GPUs by index and a number of CPU slots. `unusable`: GPUs that get no new attempts at the moment, and why.
 
     So many attempts on one GPU each share one: `jobs_per_gpu`. `names` are the driver's names of GPUs: a GPU without
-    one counts as any chip.
+    one counts as any chip. `gpu_memory_mib` is what attempts can have of a GPU's memory, where that is known. `cpus`
+    and `memory_mib` are for attempts that ask for them; None: not counted. `free` None: not known.
     """
 
     gpus: tuple[int, ...] = ()
@@ -30,6 +43,10 @@ class LocalOffer(msgspec.Struct, frozen=True):
     unusable: Mapping[int, str] = {}
     jobs_per_gpu: int = 1
     names: Mapping[int, str] = {}
+    gpu_memory_mib: Mapping[int, int] = {}
+    cpus: int | None = None
+    memory_mib: int | None = None
+    free: Free | None = None
 
     @property
     def place(self) -> str:
@@ -41,22 +58,62 @@ class LocalOffer(msgspec.Struct, frozen=True):
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
+        return self.refuses_slot(request) or self._refuses_amount(request)
+
+    def refuses_slot(self, request: Request) -> str:
+        """Why none of the slots is for such an attempt."""
         gpus = gpus_of(request)
         if gpus is None:
             return "" if self.gpus or self.cpu_slots else "this pod has no slots"
         if gpus == 0:
             return "" if self.cpu_slots else "asks for a CPU slot, this pod has none (--slots)"
-        if gpus <= len(self.that_are(request.chip)):
+        chips = self.that_are(request.chip)
+        if gpus > len(chips):
+            if gpus > len(self.gpus) or not request.chip:
+                return f"asks for {counted(gpus, 'GPU')}, this pod has {len(self.gpus)}"
+            return f"asks for {gpus} {request.chip}, this pod has {_listed([self], request.chip)}"
+        if gpus > len(self.able(request)):
+            each = " each" if gpus > 1 else ""
+            largest = memory_text(max(self.gpu_memory_mib.get(index, 0) for index in chips))
+            return f"{_asked_memory(request)}{each}, the largest GPU of this pod has {largest} for jobs"
+        return ""
+
+    def able(self, request: Request) -> tuple[int, ...]:
+        """The GPUs that are of the kind and of the size that is asked for."""
+        asked_mib = request.gpu_memory_mib or 0
+        return tuple(i for i in self.that_are(request.chip) if asked_mib <= self.gpu_memory_mib.get(i, asked_mib))
+
+    def _most_free_mib(self, request: Request) -> int | None:
+        """The most memory that is free on a GPU for such an attempt; None where that of one is not known."""
+        free = (
+            [self.free.gpu_memory_mib.get(i) for i in self.able(request) if i not in self.unusable] if self.free else []
+        )
+        known = [mib for mib in free if mib is not None]
+        return max(known) if known and len(known) == len(free) else None
+
+    def _refuses_amount(self, request: Request) -> str:
+        kinds = lacking(request, Amounts(self.cpus, self.memory_mib))
+        if not kinds:
             return ""
-        if gpus > len(self.gpus) or not request.chip:
-            return f"asks for {counted(gpus, 'GPU')}, this pod has {len(self.gpus)}"
-        return f"asks for {gpus} {request.chip}, this pod has {_listed([self], request.chip)}"
+        asked = KINDS[kinds[0]](getattr(request, kinds[0]))
+        return f"asks for {asked}, this pod has {KINDS[kinds[0]](getattr(self, kinds[0]))} ({OPTIONS[kinds[0]]})"
+
+    def lacks(self, request: Request) -> str:
+        """What there is too little of at the moment, besides slots; empty where that is nothing, or not known."""
+        if self.free is None:
+            return ""
+        kinds = lacking(request, Amounts(self.free.cpus, self.free.memory_mib))
+        texts = [f"{KINDS[k](getattr(request, k))}, {KINDS[k](getattr(self.free, k))} free" for k in kinds]
+        asked_mib, most_mib = request.gpu_memory_mib or 0, self._most_free_mib(request)
+        if most_mib is not None and gpus_of(request) == 1 and most_mib < asked_mib:
+            texts.append(f"{memory_text(asked_mib)} of GPU memory, at most {memory_text(most_mib)} free")
+        return f"asks for {' and '.join(texts)}" if texts else ""
 
     def refuses_now(self, request: Request) -> str:
         """Why there is no room whatever ends: GPUs that cannot be used; empty when waiting helps."""
         gpus = gpus_of(request)
         needed = gpus if gpus is not None else 0 if self.cpu_slots else 1
-        able = self.that_are(request.chip)
+        able = self.able(request)
         unusable = {index: why for index, why in self.unusable.items() if index in able}
         if not unusable or needed <= len(able) - len(unusable):
             return ""
@@ -64,6 +121,10 @@ class LocalOffer(msgspec.Struct, frozen=True):
         of_all = f"{len(unusable)} of {len(able)} cannot be used now: {listed}"
         asked = f"{needed} {request.chip}" if request.chip else counted(needed, "GPU")
         return f"asks for {asked}, but {of_all}"
+
+
+def _asked_memory(request: Request) -> str:
+    return f"asks for {memory_text(request.gpu_memory_mib or 0)} of GPU memory"
 
 
 def gpus_of(request: Request) -> int | None:
@@ -98,13 +159,29 @@ def read_offer(published: Mapping[str, Any]) -> LocalOffer:
 
 def refused_by_all(request: Request, offers: Sequence[LocalOffer]) -> str:
     """Why none of these can ever run such an attempt, for a request that each of them refuses."""
+    if all(offer.refuses_slot(request) for offer in offers):
+        return _no_slot(request, offers)
+    for kind, text in KINDS.items():
+        most = max(getattr(offer, kind) or 0 for offer in offers)
+        if (getattr(request, kind) or 0) > most:
+            return f"asks for {text(getattr(request, kind))}, no live pod has more than {text(most)} ({OPTIONS[kind]})"
+    return "; ".join(dict.fromkeys(offer.refuses(request) for offer in offers))
+
+
+def _no_slot(request: Request, offers: Sequence[LocalOffer]) -> str:
     gpus = gpus_of(request)
     if not gpus:
         return "asks for a CPU slot, no live pod has one (--slots)"
     most = max(len(offer.gpus) for offer in offers)
-    if request.chip and gpus <= most:
+    if request.chip and gpus <= most and all(gpus > len(offer.that_are(request.chip)) for offer in offers):
         return f"asks for {gpus} {request.chip}, and live pods have {_listed(offers, request.chip)}"
+    if gpus <= most:
+        return f"{_asked_memory(request)}, no GPU of a live pod has more than {_most_memory(offers)} for jobs"
     return f"asks for {counted(gpus, 'GPU')}, no live pod has " + (f"more than {most}" if most else "any")
+
+
+def _most_memory(offers: Sequence[LocalOffer]) -> str:
+    return memory_text(max((mib for offer in offers for mib in offer.gpu_memory_mib.values()), default=0))
 
 
 def shared_hardware(mine: Sequence[SlotInfo], theirs: Sequence[SlotInfo], same_host_name: bool) -> str:

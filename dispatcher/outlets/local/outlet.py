@@ -10,9 +10,10 @@ from typing import Final
 
 import msgspec
 
+from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.host import host_name
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_names
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.outlets.base import (
     CANNOT_START,
@@ -33,12 +34,17 @@ from dispatcher.outlets.bundle import deliver
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.idle_times import sampling_interval_s
 from dispatcher.outlets.local import NAME, processes
+from dispatcher.outlets.local.budget import Amounts
+from dispatcher.outlets.local.cgroups import Cgroups
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.gpu_sampler import Publisher
 from dispatcher.outlets.local.gpu_users import in_container, is_believable
 from dispatcher.outlets.local.gpus import visible_devices
+from dispatcher.outlets.local.host_amounts import host_amounts
 from dispatcher.outlets.local.oom import OomCounter
 from dispatcher.outlets.local.recovery import LocalRecovery, claimed_here
+from dispatcher.outlets.local.slot_file import read_slot, with_slot
+from dispatcher.outlets.local.slot_variables import defaults, told
 from dispatcher.outlets.local.spawn import Spawner
 from dispatcher.outlets.local.tree import Tree
 from dispatcher.outlets.wrapper import Limits, read_limits
@@ -63,6 +69,8 @@ class LocalOutlet:
         self._config = context.config
         self._layout = context.config.layout
         self._pod = context.pod
+        there = host_amounts()
+        of_host = Amounts(context.cpus or there.cpus, context.memory_mib or there.memory_mib)
         self._monitor = GpuMonitor(
             context.gpus,
             context.cpu_slots,
@@ -71,11 +79,15 @@ class LocalOutlet:
             sampling_interval_s(context.config),
             self._attempt_of,
             Publisher(self._load_gpus, self._save_gpus),
+            of_host,
         )
         self.capacity = self._monitor.capacity
         self._spawner = Spawner(self._layout)
         self._recovery = LocalRecovery(context.config, context.pod, context.observer)
         self._oom = OomCounter(context.config.heartbeat_s)
+        self._cgroups = Cgroups()
+        # Those that ask for memory of a GPU, and have one that is not shared by it.
+        self._unshared: set[Key] = set()
         self._trees: dict[Key, Tree] = {}
         self._ended: dict[Key, Report] = {}
 
@@ -83,13 +95,16 @@ class LocalOutlet:
         return Site(
             layout=self._layout,
             group_may_write=files.group_may_write(self._layout.root),
-            environment=visible_devices(slot.gpus),
+            environment={**visible_devices(slot.gpus), **told(slot)},
+            defaults=defaults(slot),
             host=self._monitor.facts(slot.gpus),
         )
 
     def submit(self, bundles: Sequence[Bundle]) -> None:
         # Strays must become children of this process, or they are not noticed.
         processes.adopt_orphans()
+        # Before the first wrapper starts: it begins where this process is.
+        self._cgroups.open()
         for bundle in bundles:
             if bundle.key not in self._trees and bundle.key not in self._ended:
                 self._start(bundle)
@@ -129,8 +144,9 @@ class LocalOutlet:
             # The dispatcher may have been killed before it could record the pid.
             pid = placement.pid or oldest
             is_wrapper = processes.is_of_attempt(pid, paths.directory)
-            slots[key] = Slot(tuple(sorted(placement.gpus)))
+            slots[key] = msgspec.structs.replace(read_slot(paths), gpus=tuple(sorted(placement.gpus)))
             self.capacity.adopt(slots[key])
+            self._cgroups.adopt(key, paths)
             tree = self._watch(Tree(key, paths, pid if is_wrapper else 0, slots[key]))
             tree.begun_s = processes.begun_s(pid if is_wrapper else oldest) or tree.begun_s
         return slots
@@ -165,6 +181,9 @@ class LocalOutlet:
             parts.append(counted(self.capacity.cpu_slots, "CPU slot"))
         return " and ".join(parts)
 
+    def notes(self) -> Sequence[str]:
+        return [*self._not_enforced(), *self._not_shared()]
+
     def is_up_to_date(self) -> bool:
         return True
 
@@ -190,8 +209,8 @@ class LocalOutlet:
         child, pid = None, 0
         earliest_s = processes.boot_time_s()
         try:
-            if deliver(bundle, self._layout):
-                child = self._spawner.spawn(bundle)
+            if deliver(with_slot(bundle), self._layout):
+                child = self._spawner.spawn(self._in_cgroup(bundle))
                 pid = child.pid
             else:
                 # A second wrapper would end as a twin, and the first one would count as a stray of it.
@@ -199,6 +218,7 @@ class LocalOutlet:
         except (StorageError, OutletError) as error:
             ended = Ended(None, CANNOT_START, error=str(error), blames_host=True)
             self._ended[bundle.key] = Report(ended)
+            self._cgroups.remove(bundle.key)
             return
         tree = Tree(bundle.key, self._paths(bundle.key), pid, bundle.slot, child)
         if child is None:
@@ -208,6 +228,16 @@ class LocalOutlet:
         tree.limits = Limits(bundle.time_limit_s or 0.0, math.ceil(self._config.kill_grace_s))
         tree.earliest_s = earliest_s
         self._trees[bundle.key] = tree
+
+    def _in_cgroup(self, bundle: Bundle) -> Bundle:
+        """The bundle, its wrapper told of the cgroup that its job is to enter. A container has cgroups of its own."""
+        if bundle.request.gpu_memory_mib and len(bundle.slot.gpus) == 1 and not bundle.slot.gpu_memory_mib:
+            self._unshared.add(bundle.key)
+        paths = self._paths(bundle.key)
+        made = None if contract.NODE_FILE in bundle.files else self._cgroups.make(bundle.key, paths, bundle.slot)
+        if made is None:
+            return bundle
+        return msgspec.structs.replace(bundle, environment={**bundle.environment, contract.CGROUP: os.fspath(made)})
 
     def _watch(self, tree: Tree) -> Tree:
         """Watch what was started before, perhaps with other limits than those of today."""
@@ -229,6 +259,8 @@ class LocalOutlet:
             ran_s = processes.boot_time_s() - tree.begun_s
             status = msgspec.structs.replace(status, oom_killed=oom_killed, ran_s=ran_s)
             del self._trees[tree.key]
+            self._cgroups.remove(tree.key)
+            self._unshared.discard(tree.key)
             self._ended[tree.key] = Report(status, tree.placement)
         return Report(status, tree.placement)
 
@@ -263,6 +295,25 @@ class LocalOutlet:
         # For those who look; what cannot be written now is with the next minute.
         with contextlib.suppress(OSError, StorageError):
             write_gpus(self._layout, self._pod, found)
+
+    def _not_enforced(self) -> list[str]:
+        """Which attempts ask for CPUs or memory of this host and are not held to them, by the reason."""
+        jobs: dict[str, list[str]] = {}
+        for tree in self._trees.values():
+            if tree.slot.cpus or tree.slot.memory_mib:
+                has_container = (tree.paths.directory / contract.NODE_FILE).exists()
+                why = "containers have cgroups of their own" if has_container else self._cgroups.why_not(tree.key)
+                if why:
+                    jobs.setdefault(why, []).append(tree.key.job_id)
+        return [f"cpus and memory of {first_names(ids)} are counted, not enforced: {why}" for why, ids in jobs.items()]
+
+    def _not_shared(self) -> list[str]:
+        unshared = self._monitor.unshared() if self._unshared else {}
+        found = {index for key in self._unshared if key in self._trees for index in self._trees[key].slot.gpus}
+        return [
+            f"GPU {index} is not shared by gpu_memory: its memory is not known ({unshared[index]})"
+            for index in sorted(found & unshared.keys())
+        ]
 
     def _is_ours(self, pid: int) -> bool:
         """Whether a process belongs to one of these attempts."""

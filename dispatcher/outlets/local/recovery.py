@@ -14,6 +14,7 @@ from dispatcher.base import files, host
 from dispatcher.config import Config
 from dispatcher.outlets.base import Ended, Key, Orphan, Running, Slot, Status, Unknown
 from dispatcher.outlets.local import processes
+from dispatcher.outlets.local.cgroups import remove_of
 from dispatcher.outlets.local.tree import Tree
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
 from dispatcher.run_state import liveness
@@ -91,6 +92,7 @@ class LocalRecovery:
                 # Processes that this user cannot see, or a lock that a file server never gave back.
                 why = f"{paths.alive} is locked, and no process of this host is known to hold it"
                 return self._take_away(orphan, paths) if orphan.is_unwanted else Unknown(why)
+            remove_of(paths)
             return self._ended(paths)
         if orphan.is_unwanted:
             tree.terminate()

@@ -36,9 +36,10 @@ class Kind(enum.StrEnum):
 class Attempt(msgspec.Struct, gc=False):
     """One attempt. `begun_s` None: it has not begun. `ended_s` None: it is in flight.
 
-    `gpus` are how many it has, or asks for on a host. `pod_began_at` tells which dispatcher of the pod's name claimed
-    it, as the order of lines says: a clock that was set may contradict it. Empty: the journal does not say. `user`
-    owned the job when it was claimed; None: the journal does not say.
+    `gpus` are how many it has, or asks for on a host. `gpu_share`: the part of its one GPU that it has by its memory;
+    None: it does not share by memory. `pod_began_at` tells which dispatcher of the pod's name claimed it, as the order
+    of lines says: a clock that was set may contradict it. Empty: the journal does not say. `user` owned the job when it
+    was claimed; None: the journal does not say.
     """
 
     job: str
@@ -55,6 +56,7 @@ class Attempt(msgspec.Struct, gc=False):
     # When a pod found that it had ended.
     noticed_s: float | None = None
     pod_began_at: str = ""
+    gpu_share: float | None = None
 
 
 class Session(msgspec.Struct, gc=False):
@@ -203,8 +205,9 @@ class History:
     def _claim(self, job: str, line: Line, at_s: float) -> None:
         fields = line.set
         begun_s = at_s if fields.get("state") == State.RUNNING else None
-        asked = int((line.data or {}).get("gpus", 0))
-        attempt = self.in_flight[job] = _attempt(job, fields, at_s, begun_s, asked)
+        data = line.data or {}
+        attempt = self.in_flight[job] = _attempt(job, fields, at_s, begun_s, int(data.get("gpus", 0)))
+        attempt.gpu_share = data.get("gpu_share")
         session = self._open_sessions.get(attempt.pod)
         if session is not None:
             attempt.pod_began_at = session.started.started_at

@@ -145,8 +145,8 @@ class Ledger:
             stay = claimants.of(idle.attempt)
             if self._is_meant(idle.attempt, stay):
                 begun_s, end_s = window.clip(idle.begun_s, idle.end_s or _end_s(idle.attempt, stay))
-                share = stay.share if stay is not None and idle.gpus == 1 else 1
-                usage.idle_gpus += idle.gpus / share * (end_s - begun_s) / 3600
+                weight = idle.gpus if stay is None else stay.weight(idle.gpus, idle.attempt.gpu_share)[1] / stay.share
+                usage.idle_gpus += weight * (end_s - begun_s) / 3600
         if self._counts is None:
             self._add_waits(history, sweep, eligibility, kinds)
             self._add_idle(usage, stays, sweep.run())
@@ -159,9 +159,10 @@ class Ledger:
         window, hours = self._window, (end_s - begun_s) / 3600
         slots, gpus = max(1, attempt.gpus) * hours, attempt.gpus * hours
         if attempt.outlet == DEFAULT and stay is not None:
-            slots = stay.weight(attempt.gpus)[1] * hours
+            kind, weight = stay.weight(attempt.gpus, attempt.gpu_share)
+            slots = weight * hours
             gpus = 0.0 if not attempt.gpus else slots / stay.share
-            sweep.add_busy(stay, attempt.host, attempt.gpus, begun_s, end_s)
+            sweep.add_busy(stay, attempt.host, kind, weight, begun_s, end_s)
         elif attempt.outlet == DEFAULT:
             usage.without_pod.add(slots, gpus)
             usage.slots_since_s = self._first_stay_s

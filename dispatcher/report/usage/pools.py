@@ -45,16 +45,27 @@ class Stay(msgspec.Struct, gc=False):
     offer: Offer
     matrix: str
 
-    def weight(self, gpus: int) -> tuple[int, int]:
-        """The kind and the number of the slots that an attempt on so many GPUs takes."""
-        return (CPU, 1) if not gpus else (GPU, 1 if gpus == 1 else gpus * self.share)
+    def weight(self, gpus: int, gpu_share: float | None) -> tuple[int, float]:
+        """The kind and the number of the slots that an attempt on so many GPUs takes, or on this part of one."""
+        if not gpus:
+            return CPU, 1
+        if gpus == 1:
+            return GPU, 1 if gpu_share is None else gpu_share * self.share
+        return GPU, gpus * self.share
 
-    def wanted(self, request: Request) -> tuple[bool, bool, int]:
+    def wanted(self, request: Request) -> tuple[bool, bool, float]:
         """Whether such a job takes CPU slots and slots on GPUs of this pod, and how many."""
         gpus = request.gpus
         if gpus is None:
             return True, True, 1
-        return gpus == 0, gpus > 0, self.weight(gpus)[1]
+        return gpus == 0, gpus > 0, self.weight(gpus, self._share_of(request))[1]
+
+    def _share_of(self, request: Request) -> float | None:
+        """The part of one of these GPUs that a job would have; None where it does not share by memory."""
+        local = self.offer.outlets[DEFAULT]
+        assert isinstance(local, LocalOffer)
+        of_gpus = [mib for index in local.able(request) if (mib := local.gpu_memory_mib.get(index))]
+        return request.gpu_memory_mib / max(of_gpus) if request.gpu_memory_mib and of_gpus else None
 
 
 def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[Stay]:
@@ -137,7 +148,8 @@ def _local_offer(outlets: Mapping[str, Mapping[str, object]]) -> LocalOffer:
     except msgspec.ValidationError:
         return LocalOffer()
     assert isinstance(found, LocalOffer)
-    return found
+    # What was free when it began does not tell what it takes.
+    return msgspec.structs.replace(found, free=None)
 
 
 class Stays:
@@ -189,7 +201,7 @@ class Eligibility:
         self._lists = {stay.matrix: lists(stay.matrix) for stay in stays}
         self._by_value = any(stay.offer.where for stay in stays)
         self._classes: dict[object, int] = {}
-        self._wanted: list[dict[int, tuple[bool, bool, int]]] = []
+        self._wanted: list[dict[int, tuple[bool, bool, float]]] = []
         self._numbers: dict[object, int] = {}
         self.methods: list[str] = []
 
@@ -202,7 +214,7 @@ class Eligibility:
         number = self._classes[key]
         return number if number >= 0 else None
 
-    def wanted(self, number: int, stay: int) -> tuple[bool, bool, int] | None:
+    def wanted(self, number: int, stay: int) -> tuple[bool, bool, float] | None:
         """What jobs of a class take of a dispatcher's slots (Stay.wanted); None when it takes none of them."""
         return self._wanted[number].get(self._group_of[stay])
 

@@ -81,7 +81,7 @@ _DAY: Final = 7
 # The number of no dispatcher.
 NOBODY: Final = -1
 # Time, what, the number of the pool, class, scope or day, and two more numbers.
-_Event = tuple[float, int, int, int, int]
+_Event = tuple[float, int, int, int, float]
 
 
 class _Pool:
@@ -95,7 +95,7 @@ class _Pool:
         self.slots = (0, 0)
         # Of the dispatcher that has them, or had them last.
         self.share = share
-        self.busy = [0, 0]
+        self.busy = [0.0, 0.0]
         self.claims = False
 
 
@@ -115,11 +115,10 @@ class Sweep:
             self._add_stay(stay)
         self._events += [(begun_s, _DAY, number, 0, 0) for number, (begun_s, _) in enumerate(window.days)]
 
-    def add_busy(self, stay: Stay, host: str, gpus: int, begun_s: float, end_s: float) -> None:
-        """An attempt of a pod had its slots; the times are within the window."""
+    def add_busy(self, stay: Stay, host: str, kind: int, slots: float, begun_s: float, end_s: float) -> None:
+        """An attempt of a pod had so many slots of a kind; the times are within the window."""
         if begun_s < end_s:
             number = self._pool(stay, host)
-            kind, slots = stay.weight(gpus)
             self._events += ((begun_s, _BUSY, number, kind, slots), (end_s, _BUSY, number, kind, -slots))
 
     def add_wait(self, number: int, begun_s: float, end_s: float) -> None:
@@ -229,7 +228,7 @@ class _Moment:
         for pool in self.alone.values():
             self._swept.alone.slots += sum(pool.busy) * duration_s
             self._swept.alone.gpus += pool.busy[GPU] / pool.share * duration_s
-        free: dict[int, list[int]] = {}
+        free: dict[int, list[float]] = {}
         for number, pool in self.idle.items():
             left = free[number] = [max(0, pool.slots[kind] - pool.busy[kind]) for kind in (CPU, GPU)]
             idle = self._swept.idle[pool.stay, self.day].idle
@@ -238,12 +237,12 @@ class _Moment:
         if self.demand and free:
             self._give(free, duration_s)
 
-    def _give(self, free: dict[int, list[int]], duration_s: float) -> None:
+    def _give(self, free: dict[int, list[float]], duration_s: float) -> None:
         """Give waiting jobs to free slots."""
         for job_class, jobs in self.demand.items():
             if self._eligibility.methods[job_class] in self.paused:
                 continue
-            lacking = jobs
+            lacking: float = jobs
             for number, left in free.items():
                 pool = self.idle[number]
                 wanted = self._eligibility.wanted(job_class, pool.stay) if pool.claims else None

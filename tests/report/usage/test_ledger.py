@@ -451,3 +451,33 @@ def test_pods_that_take_the_same_are_asked_once(journal: Journal, monkeypatch: p
     waited = {row.values[0]: row.hours[Kind.WAITED].slots for row in usage.rows}
     assert waited == pytest.approx({"a": 25, "b": 0})
     adds_up(usage)
+
+
+@pytest.mark.parametrize("jobs_per_gpu", [1, 3])
+def test_attempts_that_share_a_gpu_by_memory_count_the_part_that_they_ask_for(
+    journal: Journal, jobs_per_gpu: int
+) -> None:
+    journal.pod(0, "a", gpus=[0, 1], jobs_per_gpu=jobs_per_gpu)
+    journal.claim(0, "a", "x", gpu=0, data={"gpu_share": 0.25})
+    journal.claim(1, "a", "y", gpu=0, data={"gpu_share": 0.5})
+    journal.done(2, "a", "x")
+    note = GpuIdle(attempt=1, since=at(2), gpus=1)
+    journal.add(3, "a", note.event, "y", data=note.as_json())
+    # Its pod is killed, and the attempt runs on.
+    journal.end_pod(3, "a", 0, was_killed=True)
+    journal.done(4, "a", "y")
+    usage = journal.account(0, 5)
+    useful = 2 * 0.25 + 3 * 0.5
+    assert hours(usage, "gpus") == {"useful": useful, "idle_waited": 0, "idle": 6 - useful + 0.5}
+    assert usage.without_pod.gpus == pytest.approx(0.5)
+    assert usage.idle_gpus == pytest.approx(2 * 0.5)
+    adds_up(usage)
+
+
+def test_what_waits_for_a_part_of_a_gpu_waits_for_no_more(journal: Journal) -> None:
+    journal.pod(0, "a", gpus=[0, 1], local={"gpu_memory_mib": {"0": 40960, "1": 40960}})
+    journal.queue(0, "x", gpus=1, gpu_memory="10G")
+    journal.end_pod(4, "a", 0)
+    usage = journal.account(0, 4)
+    assert hours(usage, "gpus") == {"idle_waited": 1, "idle": 7}
+    adds_up(usage)

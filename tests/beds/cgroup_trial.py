@@ -1,0 +1,99 @@
+"""What test_cgroups.py runs in a guest kernel: a pod in a delegated cgroup, whose jobs ask for memory and CPUs.
+
+The pod is killed and started again meanwhile. Prints what it finds, as JSON, in its last line.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path("/run/lab")
+LAB = Path("/sys/fs/cgroup/lab")
+MAIN = "import sys; from dispatcher.cli.main import main; sys.exit(main())"
+# A line without an end, which `tail` keeps: a child of the job, whose parent would live on if only it were killed.
+GREEDY = "head -c 300m /dev/zero | tail"
+NEIGHBOUR = "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/cpu.max; until [ -e go ]; do sleep 0.1; done"
+ENTRIES = [
+    {"job_id": "greedy", "command": ["bash", "-c", GREEDY], "resources": {"memory": "32M"}},
+    {"job_id": "neighbour", "command": ["bash", "-c", NEIGHBOUR], "resources": {"memory": "32M", "cpus": 2}},
+    {"job_id": "unlimited", "command": ["bash", "-c", "cut -d: -f3 /proc/self/cgroup"]},
+]
+
+
+def dispatcher(*words: str) -> list[str]:
+    return [sys.executable, "-P", "-c", MAIN, *words]
+
+
+def start(cgroup: Path, *words: str) -> subprocess.Popen[bytes]:
+    """A pod that begins in this cgroup."""
+    enter = f"echo $$ >{cgroup}/cgroup.procs && exec "
+    return subprocess.Popen(["sh", "-c", f'{enter}"$@"', "sh", *dispatcher("--pod", "desk", *words)], cwd=ROOT)
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    end_s = time.monotonic() + 60
+    while not (value := condition()):
+        assert time.monotonic() < end_s, what
+        time.sleep(0.05)
+    return value
+
+
+def notes(pid: int) -> list[str] | None:
+    """What the pod's file says is unusual; None where it is not that of this process. Commands are slow here."""
+    path = ROOT / "run_state" / "pods" / "desk.json"
+    pod = json.loads(path.read_text()) if path.exists() else {}
+    return pod["notes"] if pod.get("pid") == pid else None
+
+
+def of_attempts() -> list[str]:
+    return sorted(path.name for path in LAB.glob("attempt.*"))
+
+
+def prepare() -> None:
+    (LAB.parent / "cgroup.subtree_control").write_text("+cpu +memory")
+    LAB.mkdir()
+    (ROOT / "matrix").mkdir(parents=True)
+    (ROOT / "dispatcher.yaml").write_text("heartbeat: 0.5\nmethods: {m: {gpus: 0}}\n")
+    entries = [{"method": "m", **entry} for entry in ENTRIES]
+    (ROOT / "matrix" / "matrix.json").write_text(json.dumps(entries))
+
+
+def attempt(job: str, name: str) -> str:
+    path = ROOT / "run_state" / "jobs" / job / "1" / name
+    return path.read_text() if path.exists() else ""
+
+
+def main() -> None:
+    prepare()
+    found: dict[str, Any] = {}
+    pod = start(LAB, "--slots", "3", "--cpus", "2", "--memory", "64M")
+    until(lambda: attempt("greedy", "exit.json"), "the greedy job did not end")
+    until(lambda: attempt("neighbour", "output.log"), "the neighbour did not begin")
+    until(lambda: of_attempts() == ["attempt.neighbour.1"], f"cgroups: {of_attempts()}")
+    found["greedy"] = json.loads(attempt("greedy", "exit.json"))
+    found["pod"] = (Path("/proc") / str(pod.pid) / "cgroup").read_text().strip()
+    found["notes"] = notes(pod.pid)
+    # Its job runs on, held to its limits, until one is there that finds it.
+    pod.send_signal(signal.SIGKILL)
+    pod.wait()
+    again = start(LAB / "dispatcher", "--slots", "3", "--until-empty")
+    until(lambda: notes(again.pid) is not None, "no second pod")
+    found["notes_again"] = notes(again.pid)
+    found["limit_again"] = (LAB / "attempt.neighbour.1" / "memory.max").read_text().strip()
+    (ROOT / "go").touch()
+    found["exit"] = again.wait(60)
+    shown = subprocess.run(dispatcher("status", "--json"), cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found["jobs"] = {row["job"]: row for row in json.loads(shown)["jobs"]}
+    found["logs"] = {job: attempt(job, "output.log").splitlines() for job in ("greedy", "neighbour", "unlimited")}
+    found["left"] = of_attempts()
+    print(json.dumps(found))
+
+
+main()

@@ -22,7 +22,7 @@ from dispatcher.outlets.base import Ended, Key, Outlet
 from dispatcher.outlets.kinds import DEFAULT, make_outlets
 from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.in_flight import AttemptEntries, InFlight
-from dispatcher.pod.offers import offer_of, own_offer, request_of
+from dispatcher.pod.offers import offer_of, offers_of, own_offer, request_of
 from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.recover import orphan_of
 from dispatcher.pod.registration import Registration, refuse_shared_slots
@@ -123,7 +123,7 @@ class _Start:
         if most is not None and len(choices) >= most:
             notes.append(f"--max-jobs {most}: the pod would end after these; others may take the rest")
         chosen = {choice.entry.job_id: self._slot_text(choice) for choice in choices}
-        waiting = Waiting(facts)
+        waiting = Waiting(self._after_claims(facts))
         rows = [
             Row(job, True, chosen[job], "")
             if job in chosen
@@ -177,6 +177,13 @@ class _Start:
 
     def _pack_of(self, entry: Entry) -> int:
         return self._config.method(entry.method).pack
+
+    def _after_claims(self, facts: Facts) -> Facts:
+        """With what this pod offers once it has taken what was chosen."""
+        me = self._options.pod
+        outlets = offers_of(self._capacities)
+        own = [msgspec.structs.replace(offer, outlets=outlets) for offer in facts.offers if offer.pod == me]
+        return msgspec.structs.replace(facts, offers=[*own, *(offer for offer in facts.offers if offer.pod != me)])
 
     def _slot_text(self, choice: Choice) -> str:
         """The slot as messages name it, with its outlet where the pod has more than one."""

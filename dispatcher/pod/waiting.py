@@ -224,7 +224,7 @@ class Waiting:
                     return reason
                 lacks = lacks or lack
         if lacks:
-            return Reason(f"{SLOT}: {lacks}")
+            return Reason(lacks)
         mine = refusals.get(facts.me)
         takers = [offer.pod for offer in facts.offers if offer.pod not in refusals]
         if mine is not None and (takers or len(refusals) == 1):

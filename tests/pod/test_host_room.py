@@ -22,7 +22,7 @@ def test_jobs_begin_when_there_are_enough_and_what_is_not_enforced_is_said(fleet
     pod = fleet.start("pod", *words)
     for job in ("two", "none"):
         fleet.wait_running(job)
-    lacks = "waits for a free slot: asks for 1 CPU, 0 CPUs free"
+    lacks = "asks for 1 CPU, 0 CPUs free"
     wait_until(lambda: lacks in fleet.run("show", "one"), "what `one` waits for")
     assert "asks for 3G of memory, no live pod has more than 2G of memory (--memory)" in fleet.run("show", "large")
     pod.kill()

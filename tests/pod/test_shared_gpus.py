@@ -32,7 +32,7 @@ def test_they_share_it_as_long_as_their_sum_fits_also_when_their_pod_is_killed(f
     pod = fleet.start("pod", *words)
     for job in "ab":
         fleet.wait_running(job)
-    lacks = "waits for a free slot: asks for 2G of GPU memory, at most 1G free"
+    lacks = "asks for 2G of GPU memory, at most 1G free"
     wait_until(lambda: lacks in fleet.run("show", "c"), "what c waits for")
     assert "asks for 30G of GPU memory, no GPU of a live pod has more than 23G for jobs" in fleet.run("show", "large")
     pod.kill()

@@ -46,10 +46,11 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 
 def notes(pid: int) -> list[str] | None:
-    """What the pod's file says is unusual; None where it is not that of this process. Commands are slow here."""
+    """What the pod's file says is unusual; None until it is that of this process, which watches the neighbour."""
     path = ROOT / "run_state" / "pods" / "desk.json"
     pod = json.loads(path.read_text()) if path.exists() else {}
-    return pod["notes"] if pod.get("pid") == pid else None
+    watched = [job for slot in pod.get("slots", ()) for job in slot["jobs"]]
+    return pod["notes"] if pod.get("pid") == pid and "neighbour/1" in watched else None
 
 
 def of_attempts() -> list[str]:
@@ -73,7 +74,8 @@ def attempt(job: str, name: str) -> str:
 def main() -> None:
     prepare()
     found: dict[str, Any] = {}
-    pod = start(LAB, "--slots", "3", "--cpus", "2", "--memory", "64M")
+    room = ("--slots", "3", "--cpus", "2", "--memory", "64M")
+    pod = start(LAB, *room)
     until(lambda: attempt("greedy", "exit.json"), "the greedy job did not end")
     until(lambda: attempt("neighbour", "output.log"), "the neighbour did not begin")
     until(lambda: of_attempts() == ["attempt.neighbour.1"], f"cgroups: {of_attempts()}")
@@ -83,7 +85,7 @@ def main() -> None:
     # Its job runs on, held to its limits, until one is there that finds it.
     pod.send_signal(signal.SIGKILL)
     pod.wait()
-    again = start(LAB / "dispatcher", "--slots", "3", "--until-empty")
+    again = start(LAB / "dispatcher", *room, "--until-empty")
     until(lambda: notes(again.pid) is not None, "no second pod")
     found["notes_again"] = notes(again.pid)
     found["limit_again"] = (LAB / "attempt.neighbour.1" / "memory.max").read_text().strip()

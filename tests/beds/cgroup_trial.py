@@ -49,7 +49,7 @@ def notes(pid: int) -> list[str] | None:
     """What the pod's file says is unusual; None until it is that of this process, which watches the neighbour."""
     path = ROOT / "run_state" / "pods" / "desk.json"
     pod = json.loads(path.read_text()) if path.exists() else {}
-    watched = [job for slot in pod.get("slots", ()) for job in slot["jobs"]]
+    watched = [job for slot in pod.get("slots", ()) for job in slot.get("jobs", ())]
     return pod["notes"] if pod.get("pid") == pid and "neighbour/1" in watched else None
 
 
@@ -90,7 +90,7 @@ def main() -> None:
     found["notes_again"] = notes(again.pid)
     found["limit_again"] = (LAB / "attempt.neighbour.1" / "memory.max").read_text().strip()
     (ROOT / "go").touch()
-    found["exit"] = again.wait(60)
+    again.wait(60)
     shown = subprocess.run(dispatcher("status", "--json"), cwd=ROOT, capture_output=True, text=True, check=True).stdout
     found["jobs"] = {row["job"]: row for row in json.loads(shown)["jobs"]}
     found["logs"] = {job: attempt(job, "output.log").splitlines() for job in ("greedy", "neighbour", "unlimited")}

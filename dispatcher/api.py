@@ -558,8 +558,9 @@ class Workspace:
         from dispatcher.run_state.projection import Projector
 
         prove_for_command(self.store, self.layout, self.config.lock)
-        yield
         projector = Projector(self.store)
+        projector.check_replaced()
+        yield
         try:
             projector.write_before_exit()
         except StorageError as error:

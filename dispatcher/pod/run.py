@@ -220,11 +220,12 @@ class Pod:
         if self.reconciler.has_more_to_do():
             return None
         self.reconciler.show_claims_to_script()
+        # A file that was corrected may be broken again by the time that it has been replaced.
+        self.reconciler.report_problems()
         # Readers can wait for a moment longer than a free slot can.
         self.projector.check_replaced()
         self.projector.write_when_due()
         self._note_projection()
-        self.reconciler.report_problems()
         if due:
             self.store.rotate_if_worthwhile()
             self._saver.save_if_worthwhile()
@@ -233,7 +234,7 @@ class Pod:
     def _pause_s(self) -> float:
         pause_s = min(self._next_poll_s - time.monotonic(), self.registration.due_in_s())
         steps_s = self.projector.due_in_s(), self.reconciler.due_in_s(claiming=self.phase == RUNNING)
-        for due_s in (*steps_s, self._notices.due_in_s()):
+        for due_s in (*steps_s, self.projector.check_due_in_s(), self._notices.due_in_s()):
             if due_s is not None:
                 pause_s = min(pause_s, due_s)
         return max(0.0, pause_s)

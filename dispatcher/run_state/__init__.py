@@ -68,11 +68,13 @@ is corrected. The journal records which edit of a line was applied, so the same 
 is left alone or saved again. A save within one tick of the file's clock looks like the one before it, so such a file is
 examined again later.
 
-Projection (projection). The new file is written and synced outside the lock, under a name that contains host and pid,
-and its exact time is set so that no save looks like it. Under the lock the two names are exchanged (renameat2), so the
-file that was replaced can still be read: a save of the last moment is applied, and for ten seconds so is what an editor
-writes into a file that it opened before. Where names cannot be exchanged (NFS), the old file is opened and then
-replaced by rename.
+Projection (projection, replaced). The new file is written and synced outside the lock, under a name that contains host
+and pid, and its exact time is set so that no save looks like it. Under the lock the two names are exchanged
+(renameat2), so the file that was replaced can still be read: a save of the last moment is applied, and so is what a
+program writes into a file that it opened before. The file keeps a hidden name while a process of this host has it open
+for writing (a lease tells), or for ten seconds where that cannot be known; a process that ends before leaves it to the
+next one. Where names cannot be exchanged (NFS), the old file is opened and then replaced by rename, and watched for ten
+seconds, at most until this process ends.
 
 Editors (editors). While an editor's swap or lock file (vim, nano, Emacs) is beside the status file, the projection
 waits, because an editor asks, or refuses to save, when the file changes under it. It waits until the editor is closed

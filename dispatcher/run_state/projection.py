@@ -1,9 +1,10 @@
 """Replacing matrix_status.json: complete at every moment, never by an older version, never losing an edit.
 
 The new file is rendered and synced outside the lock; under the lock two names are exchanged. The replaced file is then
-read: a save that arrived at the last moment is applied, and so is one that an editor still writes into the old file
-afterwards. Where names cannot be exchanged (NFS), a save by rename in the microseconds between opening the old file and
-renaming over it is not seen.
+read: a save that arrived at the last moment is applied, and so is one that a program still writes into the old file
+afterwards, as long as it has it open; a process that ends before leaves the file to the next one (replaced.py). Where
+names cannot be exchanged (NFS), a save by rename in the microseconds between opening the old file and renaming over it
+is not seen, and a process that ends cannot leave the file to another.
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
-from dispatcher.run_state import liveness, status_file
+from dispatcher.base.mounts import mount_of
+from dispatcher.errors import StatusFileError
+from dispatcher.run_state import liveness, replaced, status_file
 from dispatcher.run_state.editors import Editors, editor_files, waiting_note
+from dispatcher.run_state.edits import Outcome
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.hand_edits import Identity, identity_of
+from dispatcher.run_state.replaced import Replaced
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.store import Store
 
 _TRIES: Final = 5
-# A save in place goes on in the file that it opened, also after it was replaced; editors are done in this time.
-_LINGER_S: Final = 10.0
 # The number of replaced files that are watched at once: each costs a descriptor.
 _WATCHED: Final = 64
-# How long a process that ends waits for a save that is half written.
+# How long a process that ends waits for a save that is half written, and how often one that goes on looks for the rest.
 _LAST_WAIT_S: Final = 1.0
+_HALF_WRITTEN_S: Final = 0.1
+# A folder that was changed so lately may change again without a new time.
+_TICK_NS: Final = 50_000_000
 # The greatest share of a process's time that writing the file may take.
 _SHARE: Final = 0.05
 # How often an open editor is looked for.
@@ -52,8 +59,9 @@ class Projector:
         self.store = store
         self.interval_s = interval_s
         self._next_s = 0.0
-        self._retired: list[_Retired] = []
+        self._retired: list[Replaced] = []
         self._exchange_works = True
+        self._folder_ns = 0
         self.note = ""
         self._editors = Editors(store.layout.status_file)
 
@@ -101,41 +109,70 @@ class Projector:
         self.note = waiting_note(self.store.layout.status_file, editor) if editor else ""
         return bool(editor)
 
+    def check_due_in_s(self) -> float | None:
+        """Seconds until `check_replaced` is to be called although nothing else happens; None: whenever it suits."""
+        return _HALF_WRITTEN_S if any(retired.half_written for retired in self._retired) else None
+
     def check_replaced(self) -> None:
-        """Apply what an editor has written into a file that was replaced while it had the file open."""
-        now = time.monotonic()
-        kept = []
-        for retired in self._retired:
+        """Apply what programs have saved into a file that was replaced while they had it open."""
+        self._take_over()
+        surplus = len(self._retired) - _WATCHED
+        for number, retired in enumerate(list(self._retired)):
+            # Asked first: what was saved before the answer is read after it.
+            is_final = not retired.may_be_saved(network=self._is_network, in_a_hurry=number < surplus)
             self._check(retired)
-            if now < retired.until_s:
-                kept.append(retired)
-            else:
-                _close(retired.fd)
-        self._retired = kept
+            if is_final:
+                self._drop(retired)
 
     def close(self) -> None:
-        """Check the replaced files for the last time; wait for a save that is half written."""
+        """Check the replaced files for the last time; wait for a save that is half written.
+
+        What a program has open for writing even then is left to the next process.
+        """
         give_up_s = time.monotonic() + _LAST_WAIT_S
-        for retired in self._retired:
+        path = self.store.layout.status_file
+        must_stamp = bool(self._retired) and not self._exchange_works
+        for retired in list(self._retired):
             self._check(retired)
             while retired.half_written and time.monotonic() < give_up_s:
                 time.sleep(0.01)
                 self._check(retired)
-            _close(retired.fd)
-        if self._retired and not self._exchange_works:
+            if retired.path is not None and retired.may_be_saved(network=self._is_network, in_a_hurry=True):
+                self._retired.remove(retired)
+                retired.hand_over(path)
+            else:
+                self._check(retired)
+                self._drop(retired)
+        if must_stamp:
             with contextlib.suppress(OSError):
-                files.stamp(self.store.layout.status_file.parent)
-        self._retired = []
+                files.stamp(path.parent)
 
     def recover_leftovers(self) -> None:
-        """Apply and remove the files that a process of this host left when it died while it replaced the file."""
+        """Apply and remove the files of processes that have ended: see replaced.py, and new files not yet in place."""
         path = self.store.layout.status_file
-        for leftover in files.leftovers(path.parent):
-            if leftover.name.startswith(f".{path.name}."):
+        self._folder_ns = 0
+        self.check_replaced()
+        with contextlib.suppress(FileNotFoundError):
+            for leftover in files.leftovers(path.parent):
+                if replaced.was_in_place(leftover, path):
+                    # A file that this user may not read.
+                    continue
+                if leftover.name.startswith(f".{path.name}."):
+                    with contextlib.suppress(FileNotFoundError):
+                        self._apply_late(leftover.read_bytes())
                 with contextlib.suppress(FileNotFoundError):
-                    self._apply_late(leftover.read_bytes())
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(leftover)
+                    os.unlink(leftover)
+
+    def _take_over(self) -> None:
+        """Watch what other processes have left behind, if the folder was changed since the last time."""
+        path = self.store.layout.status_file
+        with files.storing("looking for replaced files in", path.parent):
+            found = files.stat(path.parent)
+            if found is None or found.st_mtime_ns == self._folder_ns:
+                return
+            self._folder_ns = found.st_mtime_ns if abs(time.time_ns() - found.st_mtime_ns) > _TICK_NS else 0
+            taken = (replaced.take_over(left, path) for left in replaced.left_behind(path))
+            self._retired += filter(None, taken)
 
     def _write_once(self, *, over_editors: bool) -> bool:
         """Whether the file is current now, or cannot be made so."""
@@ -205,21 +242,24 @@ class Projector:
             try:
                 if self._exchange(temporary, path):
                     # The temporary name is now that of the file that was replaced.
-                    self._watch(os.open(temporary, os.O_RDONLY | os.O_CLOEXEC))
+                    self._retired.append(replaced.keep(temporary, path, self._examined()))
                     return
                 old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 os.rename(temporary, path)
                 return
-            self._watch(old)
+            self._retired.append(Replaced(old, self._examined(), None))
             os.rename(temporary, path)
 
-    def _watch(self, fd: int) -> None:
-        # A file that is not as the last transaction has examined it is read again.
+    def _examined(self) -> Identity:
+        """The status file as the last transaction has examined it: one that is not so any more is read again."""
         examined = self.store.examined if self.store.problem else self.store.expected_projection
-        self._retired.append(_Retired(fd, examined or (0, 0, 0), time.monotonic() + _LINGER_S))
-        for retired in self._retired[:-_WATCHED]:
-            retired.until_s = 0.0
+        return examined or (0, 0, 0)
+
+    @functools.cached_property
+    def _is_network(self) -> bool:
+        """Whether other hosts may have the file open, of which this kernel does not know."""
+        return mount_of(self.store.layout.status_file.parent).is_network
 
     def _exchange(self, one: Path, other: Path) -> bool:
         """Exchange two names in one step; False where the filesystem cannot (NFS)."""
@@ -235,7 +275,7 @@ class Projector:
             return False
         raise OSError(code, os.strerror(code), str(other))
 
-    def _check(self, retired: _Retired) -> None:
+    def _check(self, retired: Replaced) -> None:
         try:
             found = identity_of(retired.fd)
             if found == retired.identity and not retired.half_written:
@@ -245,7 +285,19 @@ class Projector:
             # A file server forgets a removed file that another client had open.
             return
         retired.half_written = not self._apply_late(data)
-        retired.identity = found
+        retired.note_examined(found, self.store.layout.status_file)
+
+    def _drop(self, retired: Replaced) -> None:
+        """Forget a replaced file; what was saved into it and cannot be parsed is refused, and kept word for word."""
+        data = b""
+        if retired.half_written:
+            with contextlib.suppress(OSError):
+                data = files.read_fd(retired.fd)
+        if data.strip():
+            with self.store.transaction() as tx:
+                self.store.apply_edits(tx, [Outcome("", Event.REFUSED, why=_unreadable(data))], data)
+        self._retired.remove(retired)
+        retired.drop()
 
     def _apply_late(self, data: bytes) -> bool:
         """Apply the edits in a file that was replaced; False when it cannot be read (yet)."""
@@ -260,20 +312,17 @@ class Projector:
         return is_whole
 
 
-class _Retired:
-    """A replaced status file that an editor may still write to."""
-
-    def __init__(self, fd: int, identity: Identity, until_s: float) -> None:
-        self.fd = fd
-        self.identity = identity
-        self.until_s = until_s
-        self.half_written = False
-
-
-def _close(fd: int) -> None:
-    # A file server may have forgotten the replaced file.
-    with contextlib.suppress(OSError):
-        os.close(fd)
+def _unreadable(data: bytes) -> str:
+    try:
+        status_file.parse(data, "what it wrote")
+        fault = ""
+    except StatusFileError as error:
+        fault = f" ({error})"
+    return (
+        "a program saved the status file after a dispatcher had replaced it, and ended in the middle, or its text "
+        f"cannot be parsed{fault}. Its complete lines count, and all of it is kept in run_state/rejected/: edit "
+        "matrix_status.json as it is now"
+    )
 
 
 @functools.cache

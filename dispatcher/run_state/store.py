@@ -25,6 +25,7 @@ from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.locked_journal import LockedJournal
 from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.records import Records
+from dispatcher.run_state.replaced import saved_late
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
@@ -255,10 +256,12 @@ class Store:
         identity = self.status_identity()
         with files.storing("reading", self.layout.lock_file):
             head = peek_head(self.layout.lock_file)
+        # Of a file that was replaced only what can be parsed is shown; it may be half written.
+        late = [outcome for data in saved_late(self.layout.status_file) for outcome in self.find_edits(data) or ()]
         if identity is None or (head is not None and head.projection == identity):
             self.problem = None
-            return []
-        return self._edits.read(head.projected if head is not None else 0) or []
+            return late
+        return [*late, *(self._edits.read(head.projected if head is not None else 0) or ())]
 
     def find_edits(self, data: bytes, *, is_whole: bool = True) -> list[edits.Outcome] | None:
         """What `data`, a saved status file, changes; `problem` says what of it cannot be read.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -76,9 +75,6 @@ def test_a_renamed_job_is_refused_by_a_dispatcher(tmp_path: Path) -> None:
         fleet.write_manifest([shell("fft_spanish_s42", "true"), shell("fft_hindi_s42", "true")])
         fleet.run_all()
         pod = fleet.start().ready()
-        file = fleet.layout.status_file
-        # Not in the moment in which the pod that has just begun replaces it.
-        wait_until(lambda: time.time() - file.stat().st_mtime > 2, "the pod has written the file")
         text = fleet.layout.status_file.read_text()
         fleet.layout.status_file.write_text(text.replace("fft_spanish_s42", "fft_spansih_s42"))
         wait_until(lambda: fleet.status().keys() == {"fft_spanish_s42", "fft_hindi_s42"}, "the old name is back")
@@ -143,3 +139,24 @@ def test_only_a_lasting_problem_is_reported(monkeypatch: pytest.MonkeyPatch, tmp
     store.problem = None
     problem.report_when_due()
     assert problem.reported == ""
+
+
+def test_a_save_into_a_file_that_a_command_has_replaced_and_ended(tmp_path: Path) -> None:
+    """Without a pod it is shown; a pod applies it, also one that runs already."""
+    with fleet_at(tmp_path) as fleet:
+        fleet.write_manifest([shell("a", "true"), shell("b", "true")])
+        fleet.run_all()
+        for is_running in (False, True):
+            pod = fleet.start(poll="300").ready() if is_running else None
+            with open(fleet.layout.status_file, "r+") as file:
+                text = file.read()
+                fleet.run("requeue", "b")
+                file.seek(0)
+                file.write(text.replace('"a": {"state": "done"', '"a": {"state": "queued"'))
+                file.truncate()
+            if pod is None:
+                assert "1 hand edit not applied yet" in fleet.try_("status").stderr
+                pod = fleet.start().ready()
+            fleet.wait_for("a", "done", attempt=2 + is_running)
+            pod.stop()
+        assert not [name for name in os.listdir(fleet.layout.run_state) if name.startswith(".")]

@@ -1,0 +1,165 @@
+"""Programs that save into a status file that was replaced after they had opened it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+from typing import IO
+
+import pytest
+
+from dispatcher.base.host import process_name
+from dispatcher.run_state import replaced
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.projection import Projector
+from dispatcher.run_state.states import State
+from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
+
+
+@pytest.fixture
+def store(layout: Layout) -> Store:
+    made = Store(layout, by="pod-0")
+    with made.transaction() as tx:
+        for job in "abc":
+            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
+            tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=1))
+            tx.change(job, Event.FAILED, Change(state=State.FAILED, error="boom"))
+    Projector(made).write()
+    return made
+
+
+def requeue_b(store: Store) -> Projector:
+    """As a command does, up to the moment in which it ends."""
+    projector = Projector(store)
+    with store.transaction() as tx:
+        tx.change("b", Event.REQUEUED, Change(state=State.QUEUED))
+    projector.write()
+    return projector
+
+
+def queued(text: str, job: str = "a") -> str:
+    return text.replace(f'"{job}": {{"state": "failed"', f'"{job}": {{"state": "queued"')
+
+
+def save(file: IO[str], text: str) -> None:
+    file.seek(0)
+    file.write(text)
+    file.truncate()
+    file.flush()
+
+
+def hidden(layout: Layout) -> list[str]:
+    return [name for name in os.listdir(layout.run_state) if name.startswith(".")]
+
+
+def test_a_save_after_the_command_that_replaced_the_file_has_ended(layout: Layout, store: Store) -> None:
+    with open(layout.status_file, "r+", encoding="utf-8") as program:
+        text = program.read()
+        requeue_b(store).close()
+        save(program, queued(text))
+    reader = Store(layout, by="reader")
+    reader.refresh()
+    assert [(edit.job, edit.event) for edit in reader.pending_edits()] == [("a", Event.REQUEUED)]
+    assert reader.problem is None
+    following = Store(layout, by="pod-1")
+    projector = Projector(following)
+    projector.check_replaced()
+    assert following.records["a"].state is following.records["b"].state is State.QUEUED
+    assert following.fold.refusals == {}
+    projector.close()
+    assert hidden(layout) == []
+
+
+def test_a_command_leaves_nothing_behind_when_no_program_writes(layout: Layout, store: Store) -> None:
+    with open(layout.status_file, encoding="utf-8"):
+        command = requeue_b(store)
+        assert len(hidden(layout)) == 1
+        command.close()
+    assert hidden(layout) == []
+
+
+def test_a_pod_watches_for_as_long_as_a_program_has_the_file_open(
+    layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaced, "LINGER_S", 0.0)
+    monkeypatch.setattr(replaced, "GRACE_S", 0.0)
+    with open(layout.status_file, "r+", encoding="utf-8") as program:
+        text = queued(program.read())
+        pod = requeue_b(store)
+        save(program, text[:40])
+        pod.check_replaced()
+        assert pod.check_due_in_s() is not None
+        program.write(text[40:])
+    pod.check_replaced()
+    assert store.records["a"].state is State.QUEUED
+    assert pod.check_due_in_s() is None
+    assert hidden(layout) == []
+
+
+def test_an_edit_of_a_file_whose_process_was_killed_is_applied_once(layout: Layout, store: Store) -> None:
+    with open(layout.status_file, "r+", encoding="utf-8") as program:
+        text = queued(program.read())
+        save(program, text)
+        # Long ago by the clock of file times, so that nobody needs to look at it again.
+        os.utime(layout.status_file, (time.time() - 60, time.time() - 60))
+        requeue_b(store)
+        with store.transaction() as tx:
+            tx.change("a", Event.HELD, Change(state=State.HELD))
+        (name,) = hidden(layout)
+        dead = subprocess.Popen(["true"])
+        dead.wait()
+        left = re.sub(re.escape(process_name()), process_name(dead.pid), name)
+        os.rename(layout.run_state / name, layout.run_state / left)
+        following = Projector(Store(layout, by="pod-1"))
+        following.recover_leftovers()
+        following.store.refresh()
+        assert following.store.records["a"].state is State.HELD
+        # What the program saves now is new.
+        save(program, queued(text, "c"))
+    following.check_replaced()
+    assert following.store.records["c"].state is State.QUEUED
+    following.close()
+    assert hidden(layout) == []
+
+
+def test_what_a_program_left_half_written_is_refused_and_kept(layout: Layout, store: Store) -> None:
+    with open(layout.status_file, "r+", encoding="utf-8") as program:
+        half = queued(program.read())[:40]
+        requeue_b(store).close()
+        save(program, half)
+    following = Projector(Store(layout, by="pod-1"))
+    following.check_replaced()
+    following.close()
+    assert "cannot be parsed (what it wrote: line" in following.store.fold.refusals[""].why
+    assert [path.read_text(encoding="utf-8") for path in layout.rejected_dir.iterdir()] == [half]
+    assert following.store.records["a"].state is State.FAILED
+    assert following.store.problem is None
+
+
+def test_where_the_kernel_does_not_tell_who_writes_the_file_waits(
+    layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaced, "_has_writer", lambda fd: None)
+    requeue_b(store).close()
+    (name,) = hidden(layout)
+    assert name.endswith(".replaced")
+    monkeypatch.setattr(replaced, "LINGER_S", 0.0)
+    monkeypatch.setattr(replaced, "GRACE_S", 0.0)
+    Projector(store).check_replaced()
+    assert hidden(layout) == []
+
+
+def test_one_process_takes_a_file_over(layout: Layout, store: Store) -> None:
+    with open(layout.status_file, "r+", encoding="utf-8"):
+        requeue_b(store).close()
+        (left,) = replaced.left_behind(layout.status_file)
+        first = replaced.take_over(left, layout.status_file)
+        assert first is not None
+        assert replaced.take_over(left, layout.status_file) is None
+        assert list(replaced.left_behind(layout.status_file)) == []
+        first.drop()
+    assert hidden(layout) == []

@@ -7,8 +7,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -38,26 +38,44 @@ def parse_max_running(value: object) -> int:
 
 
 def parse_limits(value: object) -> tuple[RunningLimit, ...]:
-    """A list of limits, each a mapping."""
+    """A list of limits, each a mapping. Raises BadValueError with the faults of all."""
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
         raise BadValueError("expected a list such as [{per: lang, max_running: 2}]")
-    return tuple(map(_parse_limit, value))
+    faults = [f"limit {number}: {fault}" for number, one in enumerate(value, 1) for fault in _faults(one)]
+    if faults:
+        raise BadValueError("; ".join(faults))
+    return tuple(map(_limit, value))
 
 
-def _parse_limit(value: Mapping[object, object]) -> RunningLimit:
+def _limit(value: Mapping[str, Any]) -> RunningLimit:
+    where = value.get("where")
+    return RunningLimit(value["max_running"], value.get("per") or "", () if where is None else parse_words(where))
+
+
+def _faults(value: Mapping[object, object]) -> Iterator[str]:
+    """Everything that is wrong with one limit."""
     for key in value:
         if key not in _KEYS:
-            raise BadValueError(f"unknown key {shown(key)}{nearest(str(key), _KEYS)}")
+            yield f"unknown key {shown(key)}{nearest(str(key), _KEYS)}"
     per, where = value.get("per"), value.get("where")
     if per is None and where is None:
-        raise BadValueError(f"{shown(value)} limits nothing: expected per: KEY or where: KEY=VALUE")
+        yield f"{shown(value)} limits nothing: expected per: KEY or where: KEY=VALUE"
     if per is not None and (not isinstance(per, str) or not per):
-        raise BadValueError(f"per is {shown(per)}: expected the key of entries whose values are limited, such as lang")
-    conditions = () if where is None else parse_words(where)
+        yield f"per is {shown(per)}: expected the key of entries whose values are limited, such as lang"
+    if where is not None:
+        yield from _faults_of_where(where)
+    try:
+        parse_max_running(value.get("max_running"))
+    except BadValueError as error:
+        yield f"max_running is {shown(value.get('max_running'))}: {error}"
+
+
+def _faults_of_where(where: object) -> Iterator[str]:
+    try:
+        conditions = parse_words(where)
+    except BadValueError as error:
+        yield f"where is {shown(where)}: {error}"
+        return
     for condition in conditions:
         if not _CONDITION.fullmatch(condition):
-            raise BadValueError(f"where is {shown(condition)}: expected key=value, such as lang=greek")
-    try:
-        return RunningLimit(parse_max_running(value.get("max_running")), per or "", conditions)
-    except BadValueError as error:
-        raise BadValueError(f"max_running is {shown(value.get('max_running'))}: {error}") from None
+            yield f"where is {shown(condition)}: expected key=value, such as lang=greek"

@@ -149,12 +149,19 @@ def left_words(pace: Pace) -> list[str]:
 
 
 def _left_text(pace: Pace) -> str:
-    missing = f" (no {'/'.join(pace.unknown_methods[:3])} job to go by)" if pace.unknown_methods else ""
+    missing = f" ({'; '.join(words)})" if (words := _missing_words(pace)) else ""
     if pace.remaining_s is None and not pace.is_claiming:
         return "time unknown until a pod claims jobs"
     if pace.remaining_s is None:
         return f"time unknown{missing}"
     return f"{'at least' if missing else 'about'} {duration_text(pace.remaining_s)}{missing}"
+
+
+def _missing_words(pace: Pace) -> list[str]:
+    """What of the jobs that are left the estimate lacks."""
+    words = [f"no {'/'.join(pace.unknown_methods[:3])} job to go by"] if pace.unknown_methods else []
+    words += [f"{pace.refused} that no live pod can take"] if pace.refused else []
+    return [*words, f"{pace.stalled} stalled"] if pace.stalled else words
 
 
 def _window_text(window_s: float) -> str:

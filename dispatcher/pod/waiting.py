@@ -62,7 +62,8 @@ class Reason(msgspec.Struct, frozen=True):
 
     `needs_person`: that changes only when a person does something. `root` is the root cause that is named for jobs that
     need this one; empty where they only wait for it. `kind` is what reasons have in common whose texts differ only in
-    jobs or times, and `detail` in what this one differs; both empty where a text stands for itself.
+    jobs or times, and `detail` in what this one differs; both empty where a text stands for itself. `is_refused`: no
+    live pod takes the job as things are.
     """
 
     text: str
@@ -70,6 +71,7 @@ class Reason(msgspec.Struct, frozen=True):
     root: str = ""
     kind: str = ""
     detail: str = ""
+    is_refused: bool = False
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,7 +236,7 @@ class Waiting:
             return Reason(text, mine.needs_person, "" if takers else root)
         text = refused_by_all(entry, request, refusals, facts.offers)
         needs_person = all(refusal.needs_person for refusal in refusals.values())
-        return Reason(text, needs_person, f"{job}: {text}")
+        return Reason(text, needs_person, f"{job}: {text}", is_refused=True)
 
     def _of_taker(self, offer: Offer, entry: Entry, record: Record, home: Home | None) -> tuple[Reason, str]:
         """What a job waits for that this pod can take, and what the pod lacks for it besides a slot."""

@@ -44,6 +44,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
         and while jobs wait that no pod claims. `low_s` to `high_s` is its range; None where fewer than two jobs of a
         method were done lately.
     unknown_methods: methods of `left` of which no job of the manifests was done lately: `remaining_s` lacks these jobs.
+    refused: jobs of `left` that no live pod takes as things are, `stalled` those that run and show no progress:
+        `remaining_s` lacks these, too.
     is_claiming: whether a pod is alive that neither drains nor has stopped claiming.
     """
 
@@ -58,6 +60,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     low_s: float | None
     high_s: float | None
     unknown_methods: tuple[str, ...]
+    refused: int
+    stalled: int
     is_claiming: bool
 
 
@@ -68,9 +72,11 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
     in_window = latest.done_since(snapshot.now_s - window_s)
     waits = list(waiting)
     ready = [job for wait in waits if not wait.needs_person for job in wait.jobs]
+    taken = [job for wait in waits if not (wait.needs_person or wait.is_refused) for job in wait.jobs]
     busy, size = _slots(snapshot)
     running = snapshot.jobs_in(*IN_FLIGHT)
-    left, unknown = _left(snapshot, running, ready, latest.took_s, len(running) + size - busy)
+    moving = [job for job in running if job not in snapshot.stalled]
+    left, unknown = _left(snapshot, moving, taken, latest.took_s, len(running) + size - busy)
     is_claiming = any(pod.is_alive and not (pod.is_draining or pod.info.stopped) for pod in snapshot.pods)
     if not is_claiming and ready:
         left = _UNKNOWN
@@ -86,6 +92,8 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
         low_s=left.low_s,
         high_s=left.high_s,
         unknown_methods=unknown,
+        refused=len(ready) - len(taken),
+        stalled=len(running) - len(moving),
         is_claiming=is_claiming,
     )
 
@@ -210,7 +218,8 @@ def _left(
             work.add(count, means[method], variances[method], len(took[method]))
         else:
             unknown.add(method)
-    is_known = bool(means) and at_once > 0 and not (unknown and work.sum_s == 0.0)
+    # Of jobs that have run for longer than those before, nothing is known either.
+    is_known = bool(means) and at_once > 0 and work.sum_s > 0.0
     return work.left(at_once) if is_known else _UNKNOWN, tuple(sorted(method or "unlisted" for method in unknown))
 
 
@@ -220,13 +229,10 @@ def _variance(times: Sequence[float], mean_s: float) -> float | None:
 
 
 def _rest_s(snapshot: Snapshot, job: str, mean_s: float | None) -> float | None:
-    """The estimated seconds until a job in flight is done: by its progress, else by the mean of its method.
-
-    The progress of a stalled job tells nothing any more.
-    """
+    """The estimated seconds until a job in flight is done: by its progress, else by the mean of its method."""
     record = snapshot.records[job]
     elapsed = elapsed_s(record, snapshot.now_s)
-    rest = None if job in snapshot.stalled else remaining_s(elapsed, snapshot.progress.get(job))
+    rest = remaining_s(elapsed, snapshot.progress.get(job))
     if rest is None and mean_s is not None:
         waited = record.state is State.SUBMITTED or elapsed is None
         rest = mean_s if waited else max(0.0, mean_s - (elapsed or 0.0))

@@ -20,12 +20,13 @@ from dispatcher.run_state.states import WAITING
 class Wait(msgspec.Struct, frozen=True):
     """A reason and the queued or held jobs that wait because of it.
 
-    `needs_person`: that changes only when a person does something.
+    `needs_person`: that changes only when a person does something. `is_refused`: no live pod takes them as things are.
     """
 
     why: str
     jobs: tuple[str, ...]
     needs_person: bool = False
+    is_refused: bool = False
 
 
 def reasons(snapshot: Snapshot, counted: InFlight | None = None) -> Waiting:
@@ -72,7 +73,7 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
     counted = in_flight(everything)
     waiting = reasons(everything, counted)
     by_values = everything.limits.by_values and counted.any_full()
-    found: dict[tuple[str, bool], list[str]] = {}
+    found: dict[tuple[str, bool, bool], list[str]] = {}
     alike: dict[int, list[str]] = {}
     for job, kind in _with_kinds(snapshot, everything, by_values=by_values):
         jobs = alike.get(kind)
@@ -80,12 +81,15 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
             reason = waiting.why(job)
             # What no manifest lists is never claimed.
             needs_person = reason.needs_person or job not in snapshot.entries
-            jobs = found.setdefault((reason.kind or reason.text, needs_person), [])
+            jobs = found.setdefault((reason.kind or reason.text, needs_person, reason.is_refused), [])
             if kind:
                 alike[kind] = jobs
         jobs.append(job)
     ordered = sorted(found.items(), key=lambda item: (not item[0][1], -len(item[1])))
-    return [Wait(_in_common(waiting, jobs), tuple(jobs), needs_person) for (_, needs_person), jobs in ordered]
+    return [
+        Wait(_in_common(waiting, jobs), tuple(jobs), needs_person, is_refused)
+        for (_, needs_person, is_refused), jobs in ordered
+    ]
 
 
 def _with_kinds(snapshot: Snapshot, everything: Snapshot, *, by_values: bool) -> Iterator[tuple[str, int]]:

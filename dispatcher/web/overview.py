@@ -130,6 +130,8 @@ def pace_parts(found: Pace) -> dict[str, Any]:
         "left": found.left,
         "stuck": found.stuck,
         "unknown_methods": found.unknown_methods,
+        "refused": found.refused,
+        "stalled": found.stalled,
     }
 
 

@@ -269,6 +269,12 @@ def test_a_key_that_only_submitted_jobs_have_is_known(fleet: Fleet) -> None:
         ("limits: [{pre: lang, max_running: 1}]", "unknown key \"pre\" (did you mean 'per'?)"),
         ("limits: [{where: lang, max_running: 1}]", 'where is "lang": expected key=value'),
         ("limits: [{where: 'lang=[a', max_running: 1}]", "where lang=[a: [a begins with [ and lacks its ]"),
+        (
+            "limits: [{per: '', max_running: 0, pre: x}, {where: lang}]",
+            'limit 1: unknown key "pre" (did you mean \'per\'?); limit 1: per is "": expected the key of entries whose '
+            "values are limited, such as lang; limit 1: max_running is 0: expected a whole number, 1 or more; jobs "
+            'that are not to run are held: `dispatcher hold`; limit 2: where is "lang": expected key=value',
+        ),
         ("methods: {m: {max_running: 0}}", "methods.m.max_running = 0: expected a whole number, 1 or more"),
     ],
 )

@@ -211,3 +211,25 @@ def test_a_running_job_is_never_over_before_its_time() -> None:
     begun = Record(state=State.RUNNING, pod="p", attempt=1, started_at=now_text(NOW_S - 60))
     found = of({**jobs, "r": begun}, pod(1, 8))
     assert found.low_s == found.remaining_s == found.high_s == 540.0
+
+
+def test_a_stalled_job_has_no_estimate() -> None:
+    running = Record(state=State.RUNNING, started_at=now_text(NOW_S - 3 * HOUR_S))
+    records = {"d": done(60), "r": running}
+    found = of(records, pod(1, 1), find_stalled=lambda _: {"r": NOW_S - HOUR_S})
+    assert (found.left, found.stalled, found.remaining_s) == (1, 1, None)
+    assert left_words(found) == ["1 job left: time unknown (1 stalled)"]
+    with_more = of(records | queued(1), pod(1, 2), find_stalled=lambda _: {"r": NOW_S - HOUR_S})
+    assert left_words(with_more) == ["2 jobs left: at least 10m00s (1 stalled)"]
+    # One that has run for longer than any before is not done in 0 s.
+    assert left_words(of(records, pod(1, 1))) == ["1 job left: time unknown"]
+
+
+def test_jobs_that_no_live_pod_takes_have_no_estimate() -> None:
+    records = {"d": done(60)} | queued(2)
+    entries = {job: Entry(job_id=job, method="fft") for job in records}
+    snapshot = Snapshot(records=records, entries=entries, now_s=NOW_S, pods=(pod(0, 1),))
+    refused = Wait("needs 8 GPUs", ("q0",), is_refused=True)
+    assert left_words(pace(snapshot, [refused])) == ["1 job left: time unknown (1 that no live pod can take)"]
+    both = pace(snapshot, [refused, Wait("waits for a free slot", ("q1",))])
+    assert left_words(both) == ["2 jobs left: at least 10m00s (1 that no live pod can take)"]

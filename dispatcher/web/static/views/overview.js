@@ -71,7 +71,7 @@ export class Overview {
     return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
   }
 
-  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, stuck, unknown_methods: unknown, notices }) {
+  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, stuck, unknown_methods: unknown, refused, stalled, notices }) {
     const done = counts?.done ?? 0;
     const states = inOrder(counts).map(([state, n]) =>
       h(
@@ -87,7 +87,7 @@ export class Overview {
       h(
         "dl",
         { class: "figures" },
-        figure("Left", ...etaWords(eta, unknown ?? [], stuck)),
+        figure("Left", ...etaWords(eta, { unknown: unknown ?? [], refused, stalled, stuck })),
         figure("Rate", rate ? `${number(rate, 3)} per hour` : DASH, rate ? `in the last ${duration(window)}` : "none done lately"),
         figure("Slots", slots ? `${slots.busy} of ${slots.all} busy` : DASH, slots?.pods !== undefined ? count(slots.pods, "pod") : ""),
       ),
@@ -227,15 +227,20 @@ function metric(row) {
   return name === undefined ? DASH : [h("span", { class: "quiet" }, `${name} `), number(value)];
 }
 
-/** The time left, and which jobs are not in it: those that are blocked, and those of methods of which none was done lately. */
-function etaWords(eta, unknown, stuck) {
-  const without = [unknown.length > 0 && `no ${unknown.slice(0, 3).join("/")} job to go by`, stuck > 0 && `${stuck} blocked`];
+/** The time left, and which jobs are not in it: those of methods of which none was done lately, refused, stalled, blocked. */
+function etaWords(eta, { unknown, refused, stalled, stuck }) {
+  const without = [
+    unknown.length > 0 && `no ${unknown.slice(0, 3).join("/")} job to go by`,
+    refused > 0 && `${refused} that no live pod can take`,
+    stalled > 0 && `${stalled} stalled`,
+    stuck > 0 && `${stuck} blocked`,
+  ];
   const more = (words) => [words, ...without].filter(Boolean).join("; ");
   if (!eta || eta.mid_s === null || eta.mid_s === undefined) return [DASH, more("not known yet")];
   const at = (seconds) => moment(Date.now() + seconds * 1_000);
   const isSpread = eta.low_s != null && eta.high_s != null && eta.high_s > eta.low_s;
   return [
-    `${unknown.length ? "at least" : "about"} ${duration(eta.mid_s)}`,
+    `${unknown.length || refused || stalled ? "at least" : "about"} ${duration(eta.mid_s)}`,
     more(isSpread ? `${duration(eta.low_s)} to ${duration(eta.high_s)}: ${at(eta.low_s)} to ${at(eta.high_s)}` : `at ${at(eta.mid_s)}`),
   ];
 }

@@ -187,6 +187,6 @@ def _note_where(workspace: Workspace, ids: list[str]) -> None:
 def refuse_several(count: int) -> None:
     if count > 1:
         raise UsageError(
-            f"--follow: {counted(count, 'job')}, which nothing was done with: --follow is for one; for several take "
-            "--wait, and `dispatcher logs -f` beside it"
+            f"--follow is for one job, and this would be {count}, so nothing was submitted: use --wait for several, "
+            "and `dispatcher logs -f` beside it"
         )

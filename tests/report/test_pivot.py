@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.errors import UsageError
-from dispatcher.report.results.pivot import Spread, expanded, mean, median, pivot, std, without_value
+from dispatcher.report.results.pivot import Spread, cells, expanded, mean, median, pivot, std, without_value
+from dispatcher.report.results.rows import Results
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20)
 
@@ -99,3 +100,18 @@ def test_several_values_and_aggregates_are_columns_of_their_own():
         "n_layers", "0.1 loss mean", "0.1 loss n", "0.1 lr mean", "0.1 lr n", "0.5 loss mean", "0.5 loss n",
         "0.5 lr mean", "0.5 lr n",
     ]  # fmt: skip
+
+
+def test_a_failed_job_that_lacks_a_key_counts_beside_results_that_lack_it():
+    results = Results()
+    results.extend([
+        {"job_id": "a", "method": "command", "loss": 0.5},
+        {"job_id": "b", "method": "command"},
+        {"job_id": "c", "method": "fft", "lang": "greek"},
+        {"job_id": "d", "method": "align"},
+    ])  # fmt: skip
+    results.with_result = {"a"}
+    placed = results.placed(["lang", "method"])
+    # No result lacks a language as d does: the table needs no row for it.
+    assert [row["job_id"] for row in placed] == ["a", "b", "c"]
+    assert cells(placed, ["lang"], ["method"], ["loss"]).spread(("",), ("command",), "loss") == Spread(0.5, None, 1, 2)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.matrix.entry import Entry
+from dispatcher.report.selection import cell_text
 
 if TYPE_CHECKING:
     import pandas
@@ -58,15 +59,13 @@ class Results(list[dict[str, Any]]):
     def placed(self, keys: Sequence[str]) -> list[dict[str, Any]]:
         """The rows that have a place in a table by these keys: what has a result, and jobs with a value for each key.
 
-        Of a key that only results have, the results that have it.
+        Jobs that lack a key have one where a result does that lacks it, too. Of a key that only results have, the
+        results that have it.
         """
         only = [key for key in keys if key in self._of_values and key not in self._of_parameters and key not in FIXED]
-        return [
-            row
-            for row in self
-            if all(key in row for key in only)
-            and (row["job_id"] in self.with_result or all(row.get(key) is not None for key in keys))
-        ]
+        rows = [row for row in self if all(key in row for key in only)]
+        places = {_place(row, keys) for row in rows if row["job_id"] in self.with_result}
+        return [row for row in rows if all(row.get(key) is not None for key in keys) or _place(row, keys) in places]
 
     @property
     def columns(self) -> list[str]:
@@ -111,3 +110,7 @@ def _apart(parameters: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[di
         elif key not in result:
             apart[key] = value
     return apart, result
+
+
+def _place(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
+    return tuple(cell_text(row.get(key)) for key in keys)

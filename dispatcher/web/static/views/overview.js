@@ -71,7 +71,7 @@ export class Overview {
     return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
   }
 
-  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, stuck, unknown_methods: unknown, refused, stalled, notices }) {
+  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, left, stuck, unknown_methods: unknown, refused, stalled, notices }) {
     const done = counts?.done ?? 0;
     const states = inOrder(counts).map(([state, n]) =>
       h(
@@ -87,7 +87,7 @@ export class Overview {
       h(
         "dl",
         { class: "figures" },
-        figure("Left", ...etaWords(eta, { unknown: unknown ?? [], refused, stalled, stuck })),
+        figure("Left", ...(left === 0 && !stuck ? ["none", "no job is left to run"] : etaWords(eta, { unknown: unknown ?? [], refused, stalled, stuck }))),
         figure("Rate", rate ? `${number(rate, 3)} per hour` : DASH, rate ? `in the last ${duration(window)}` : "none done lately"),
         figure("Slots", slots ? `${slots.busy} of ${slots.all} busy` : DASH, slots?.pods !== undefined ? count(slots.pods, "pod") : ""),
       ),

@@ -30,7 +30,7 @@ export function week(ledger) {
     days(ledger.days ?? [], kinds),
     h("ul", { class: "account" }, shown.map((row) => line(row, kinds, greatest))),
     h("ul", { class: "legend" }, kinds.map((kind) => legend(kind, ledger.total, total))),
-    ledger.notes?.length > 0 && h("p", { class: "quiet" }, ledger.notes.join(" ")),
+    (ledger.notes ?? []).map((note) => h("p", { key: note, class: "quiet" }, note)),
   );
 }
 

@@ -74,7 +74,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     runtime/                job classes in JAX; runs inside the job and imports only errors, contract, base and
                             checkpoints
 
-examples/names/ is a project of its own that uses the package from outside; scripts/demo runs it.
+examples/names/ is a project of its own that uses the package from outside; scripts/demo runs it. examples/week/ is a
+week in a lab, in which people, pods, notices, the account and the page are seen together; scripts/week runs it.
 
 To make a change, begin here. The docstring at the top of the file or package says what else belongs to it; `tests/`
 mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes, with their tests.

@@ -78,6 +78,8 @@ NOT_RUN = {
     "docs/sharing.md": {"GPUs": 1, "form": 1},
     "docs/tuning.md": {"installs": 1},
     "docs/usage.md": {"elsewhere": 1},
+    # tests/examples/test_week.py
+    "docs/week.md": {"elsewhere": 1},
     # tests/browser
     "docs/web.md": {"installs": 1, "terminal": 1, "another host": 1},
 }

@@ -59,7 +59,8 @@ def journalled(lines: Iterable[Line]) -> dict[int, dict[str, Any]]:
         number = line.set.get("attempt") or number
         facts = found.setdefault(number, {})
         facts |= {key: line.set[key] for key in ("host", "started_at") if line.set.get(key) is not None}
-        if line.event in _ENDS and line.set.get("finished_at") is not None:
+        # Of one whose host died only the reason is known.
+        if line.event in _ENDS and (line.set.get("finished_at") or line.event is Event.AUTO_REQUEUED):
             facts |= {key: line.set.get(key) for key in ("finished_at", "exit_code", "reason", "error")}
             facts["event"] = line.event.value
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -174,6 +175,8 @@ def test_the_log_of_an_attempt_is_read_while_others_have_the_lock(fleet: Fleet) 
         assert fleet.record("b").state == "held" and is_opening(second.pid)
     wait_until(lambda: "auto_requeued" in fleet.events("a"), "its end is recorded")
     fleet.run("cancel", "a")
+    attempt, *_ = json.loads(fleet.run("show", "a", "--json"))["attempts"]
+    assert attempt["reason"] == "lost" and attempt["ended_at"] is None and "lost" in fleet.run("show", "a")
 
 
 @contextmanager

@@ -193,7 +193,7 @@ class OldAttempts:
             return "", times[contract.EXIT_FILE]
         last_s = max(times.values(), default=os.fstat(fd).st_mtime)
         if last_s > self._silent_before_s:
-            return "have no exit status and were written to within a day", last_s
+            return "no exit status, and written to within a day", last_s
         return "", last_s
 
     def _skip(self, why: str, what: str) -> None:

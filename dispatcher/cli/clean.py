@@ -77,19 +77,25 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     "--keep",
     type=click.IntRange(1),
     metavar="N",
-    help="Keep the last N attempts.  [default: 1]  With --checkpoints the last N of these.  [default: as the job does]",
+    help="Keep the last N attempts of each job [default: 1], or with --checkpoints its last N checkpoints [default: as "
+    "many as the job keeps].",
 )
 @click.option("--periodic", is_flag=True, help="With --checkpoints: also those that are kept every so many steps.")
-@click.option("--older-than", callback=_read_age, metavar="TIME", help="Only what was over before that time: 14d, 12h.")
+@click.option(
+    "--older-than",
+    callback=_read_age,
+    metavar="TIME",
+    help="Only what ended, or was last used, longer ago than that: 14d, 12h.",
+)
 @where_option
-@click.option("-y", "--yes", is_flag=True, help="Remove it; without this option it is only listed.")
+@click.option("-y", "--yes", is_flag=True, help="Remove what is listed; without this option nothing is removed.")
 @json_option
 def clean(jobs: tuple[str, ...], where: Where, yes: bool, as_json: bool, **options: Any) -> int:
     """List what can be removed, and with --yes remove it.
 
-    Of JOB... (ids, globs) or of all jobs. Without --attempts, --blobs and --checkpoints it is the first two. The last
-    attempt of a job, the last one that succeeded, the last checkpoint of a job and what may be running are never
-    touched; of the others the records stay, so that show, results and usage go on.
+    Looks at JOB... (ids or globs), or at all jobs: at attempts and blobs, unless options say otherwise. The last
+    attempt of a job, the last one that succeeded, the last checkpoint and what may be running are never touched. The
+    records of removed attempts stay, so `show`, `results` and `usage` still have them.
     """
     workspace, progress = open_workspace(), Progress()
     plan = _Options(**options).plan(workspace, jobs, where, progress.tell)

@@ -27,8 +27,8 @@ class _Export(Protocol):
 def export() -> None:
     """Write results and metrics for TensorBoard or Weights & Biases, a run per job.
 
-    Parameters are those that the jobs ran with. Another export writes what has changed since, and one that was
-    interrupted is simply run again.
+    Parameters are those that the jobs ran with. A later export writes only what has changed since; one that was
+    interrupted can be run again.
     """
 
 
@@ -37,7 +37,10 @@ def export() -> None:
 @where_option
 @state_option
 def tensorboard(directory: str, where: Where, states: tuple[str, ...]) -> None:
-    """Write event files, a directory per job below DIRECTORY: `tensorboard --logdir DIRECTORY` shows them."""
+    """Write event files for TensorBoard.
+
+    There is a directory for each job in DIRECTORY; `tensorboard --logdir DIRECTORY` shows them.
+    """
     from dispatcher.outlets.batch.identity import workspace_id
     from dispatcher.report.export.tensorboard import TensorBoardExport
 
@@ -55,7 +58,10 @@ def tensorboard(directory: str, where: Where, states: tuple[str, ...]) -> None:
 @where_option
 @state_option
 def wandb(project: str, directory: str, where: Where, states: tuple[str, ...]) -> None:
-    """Write runs of a project on Weights & Biases. With WANDB_MODE=offline into files, for `wandb sync`."""
+    """Write runs of a project on Weights & Biases.
+
+    With WANDB_MODE=offline they are written into files, which `wandb sync` uploads.
+    """
     from dispatcher.outlets.batch.identity import workspace_id
     from dispatcher.report.export.wandb import WandbExport
 

@@ -31,13 +31,15 @@ _NOT_SENT: Final = 1
     help="Send a test notice to TARGET, or to all targets, and say how it went.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Send what is due now, and end. For cron, where no pod may be running.")
-@click.option("--clear", is_flag=True, help="Dismiss notices that failed or may not have arrived: status forgets them.")
+@click.option(
+    "--clear", is_flag=True, help="Dismiss notices that failed or may not have arrived: `status` no longer shows them."
+)
 @utc_option
 @json_option
 def notify(test: str | None, once: bool, clear: bool, utc: bool, as_json: bool) -> int:
     """Show who was told what, and what is still to be told.
 
-    Targets are in dispatcher.yaml. Exit status 1 when a notice of --test or --once was not delivered for certain.
+    Targets are in dispatcher.yaml. The exit status is 1 if a notice of --test or --once may not have arrived.
     """
     if (test is not None) + once + clear > 1:
         raise UsageError("--test, --once and --clear are three different things: give one of them")

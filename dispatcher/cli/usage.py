@@ -24,8 +24,8 @@ _BY_DEFAULT: Final = ("method",)
 
 @click.command()
 @keys_option("--by", help="Add up by these keys, e.g. method,lang: of jobs, or pod, host, user, outlet, day.")
-@click.option("--since", default="7d", metavar="TIME", help="From then on: 7d or 12h ago, 2026-06-17.  [default: 7d]")
-@click.option("--until", metavar="TIME", help="Until then.  [default: now]")
+@click.option("--since", default="7d", metavar="TIME", help="The beginning: 7d or 12h ago, 2026-06-17.  [default: 7d]")
+@click.option("--until", metavar="TIME", help="The end, likewise.  [default: now]")
 @where_option
 @click.option("--disk", is_flag=True, help="Show what takes up the space on the disk instead.")
 @utc_option
@@ -33,8 +33,8 @@ _BY_DEFAULT: Final = ("method",)
 def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, disk: bool, utc: bool, style: str) -> None:
     """Show where the time of slots and GPUs went.
 
-    What attempts used, by how they ended, and what was idle; it adds up to the number of slots times the time. With
-    --disk: what the workspace has on the disk now, or its attempts by the keys of --by.
+    Adds up what attempts used, by how they ended, and what was idle: together, the number of slots times the time in
+    which their pods ran. With --disk: how much space the workspace takes up now, or its attempts by the keys of --by.
     """
     if disk:
         from dispatcher.cli.disk import show_disk
@@ -59,7 +59,7 @@ def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, disk
     elif style == "csv":
         print_rows(tables.long_rows(account), style, [*account.keys, "time", "slot_hours", "gpu_hours"])
     elif not account.total.total.slots:
-        click.echo(f"no pod ran and no attempt: {tables.window_text(account, clock)}", err=style != "plain")
+        click.echo(f"no pod and no attempt ran: {tables.window_text(account, clock)}", err=style != "plain")
     elif style == "plain":
         _show(account, clock, is_default=not by)
     else:

@@ -198,7 +198,7 @@ def test_one_without_an_exit_status_must_be_silent_for_a_day(fleet: Fleet) -> No
     ran(fleet, a=LEAVES)
     directory = fleet.attempt("a", 1).directory
     fleet.attempt("a", 1).exit.unlink()
-    assert "no exit status and were written to within a day" in fleet.try_("clean", "--yes").stderr
+    assert "no exit status, and written to within a day" in fleet.try_("clean", "--yes").stderr
     assert "output.log" in left_of(fleet, "a", 1)
     old = time.time() - SILENT_S - 60
     for path in (*directory.iterdir(), directory):

@@ -166,7 +166,7 @@ def test_of_some_jobs_nothing_is_idle(lab: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_a_window_without_anything(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "no pod ran and no attempt" in run(lab, capsys, "--since", "2020-01-01", "--until", "2020-01-02")
+    assert "no pod and no attempt ran" in run(lab, capsys, "--since", "2020-01-01", "--until", "2020-01-02")
 
 
 @pytest.mark.parametrize(

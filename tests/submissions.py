@@ -30,6 +30,8 @@ class SubmissionsOffer(msgspec.Struct, frozen=True):
 class Submissions:
     """Room for `limit` attempts, whatever they ask for."""
 
+    default_gpus = 0
+
     def __init__(self, limit: int, most_gpus: int = 8, place: str = WORKSPACE, *, packs: bool = False) -> None:
         self.packs = packs
         self.place = place

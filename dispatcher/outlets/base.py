@@ -132,6 +132,10 @@ class Capacity(OutletOffer, Protocol):
     def release(self, slot: Slot) -> None:
         """Give back what `take` gave or `adopt` counted; ValueError for a slot that is not in use."""
 
+    @property
+    def default_gpus(self) -> int:
+        """The GPUs of an attempt whose request leaves them open, where its slot has none."""
+
     def slot_text(self, slot: Slot) -> str:
         """A slot as messages name it: `gpu 0,1`, `cpu`."""
 
@@ -234,6 +238,7 @@ class Ended(msgspec.Struct, frozen=True):
     `blames_host`: it could not be started, and not because of the entry. `told_by_signal`: the signal (`TERM`, `INT`)
     with which someone else, such as a scheduler that preempts, told its wrapper to stop; empty when no one did, or
     the dispatcher. `worker` is the machine whose status it is, of an attempt that ran on several; 0: the first one.
+    `begun_at` is a journal time by the same clock as `ended_at`.
 
     `pod.outcome.classify` completes the reason and the error from the end of the log, adds `pod_stopped` (its
     dispatcher was told to stop), `step` and `checkpoint` (the last ones that it reported).
@@ -249,6 +254,7 @@ class Ended(msgspec.Struct, frozen=True):
     by_scheduler: bool = False
     told_by_signal: str = ""
     worker: int = 0
+    begun_at: str | None = None
     pod_stopped: bool = False
     step: float | None = None
     checkpoint: float | None = None

@@ -116,7 +116,9 @@ class Claimer:
             change |= Change(furthest_step=None, furthest_checkpoint=None, checkpoint_at=None)
         # Where the scheduler chooses the GPUs, the slot has none, and the record gets them later or never.
         gpus = 0 if choice.slot.gpus else self._backlog.request_of(choice.entry).gpus
-        claim = Claim(gpus=gpus or 0, gpu_share=choice.slot.gpu_share)
+        if gpus is None:
+            gpus = self._outlets[choice.outlet].capacity.default_gpus
+        claim = Claim(gpus=gpus, gpu_share=choice.slot.gpu_share)
         tx.change(job, Event.CLAIMED, change, data=claim if claim != Claim() else None)
         return Claimed(choice, passed[0], snapshot)
 

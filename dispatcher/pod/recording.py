@@ -81,7 +81,8 @@ class Recorder:
         blame = self._blame(event, ended, entry, record)
         # A record that is queued again has no end.
         ended_at = None if change.finished_at else ended.ended_at
-        data = msgspec.structs.replace(blame, ended_at=ended_at, last_seen_at=last_seen_at)
+        begun_at = None if _is_local(record) else ended.begun_at
+        data = msgspec.structs.replace(blame, ended_at=ended_at, last_seen_at=last_seen_at, begun_at=begun_at)
         tx.change(job, event, change, data=data if data != Blame() else None)
         if event is not Event.DONE:
             self._trip(tx, blame.scopes)

@@ -299,6 +299,7 @@ class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):
 
     `suspect`: the host may be the cause of the failure. `ended_at` is when the attempt ended, where its record does not
     keep that: the job is queued again. `last_seen_at`: no one knows when it ended, and this was the last sign of it.
+    `begun_at` is when it began by the same clock, where its pod may have heard of that late or never: on another host.
     """
 
     method: str | None = None
@@ -307,6 +308,7 @@ class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):
     suspect: bool = False
     ended_at: str | None = None
     last_seen_at: str | None = None
+    begun_at: str | None = None
 
     @property
     def scopes(self) -> list[str]:

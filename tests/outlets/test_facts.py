@@ -28,14 +28,16 @@ echo "1, NVIDIA H200, GPU-bbb, 580.1"
 """
 
 
-def on_a_node(one: Trial, tmp_path: Path, *, is_shared: bool = True, **words: object) -> Trial:
+def on_a_node(
+    one: Trial, tmp_path: Path, *, is_shared: bool = True, visible: str | None = "1", gpus: int = 1, **words: object
+) -> Trial:
     """The attempt as a host has it that is not its pod's."""
     (tmp_path / "locks").mkdir(exist_ok=True)
     node = NodeSetup(work_id=WORK_ID, work=f"{tmp_path}/work", local_dir=f"{tmp_path}/locks")
     site = one.outlet.site(Slot())
-    seen = {"CUDA_VISIBLE_DEVICES": "1"}
+    seen = {"CUDA_VISIBLE_DEVICES": visible}
     site = msgspec.structs.replace(site, node=node, is_shared=is_shared, host=None, environment=seen)
-    assigned = Assignment(entry=one.entry, key=KEY, pod="pod", request=Request(gpus=1), slot=Slot())
+    assigned = Assignment(entry=one.entry, key=KEY, pod="pod", request=Request(gpus=gpus), slot=Slot())
     config = msgspec.structs.replace(one.config, **words)
     one.bundle = render(config, assigned, site)
     return one
@@ -90,6 +92,33 @@ def test_a_node_tells_host_driver_gpus_and_python(trial, tmp_path, nvidia_smi, m
     assert found.package_lines is None
     assert one.config.layout.provenance_packages(found.packages).exists()
     assert b"s3cret" not in one.paths.provenance_host.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("gpus", "variables", "uuids"),
+    [
+        pytest.param(1, {}, [], id="one of two, nobody knows which"),
+        pytest.param(2, {}, ["GPU-aaa", "GPU-bbb"], id="all of the node"),
+        pytest.param(2, {"DISPATCHER_NUM_PROCESSES": "2"}, [], id="one of two on each of two nodes"),
+        pytest.param(4, {"DISPATCHER_NUM_PROCESSES": "2"}, ["GPU-aaa", "GPU-bbb"], id="all of two nodes"),
+    ],
+)
+def test_gpus_that_nobody_has_named(trial, tmp_path, nvidia_smi, monkeypatch, gpus, variables, uuids):
+    """PBS tells a job the number of its GPUs alone; where nothing keeps jobs apart, it sees those of others too."""
+    nvidia_smi(SMI)
+    for name in ("SLURM_NNODES", "DISPATCHER_NUM_PROCESSES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    go = tmp_path / "go"
+    one = on_a_node(trial("", command=(sys.executable, "-c", waiting(go))), tmp_path, visible=None, gpus=gpus)
+    one.outlet.submit([one.bundle])
+    one.is_started = True
+    found = facts(one)
+    go.touch()
+    assert one.end().exit_code == 0
+    assert (found.driver, [gpu.uuid for gpu in found.gpus]) == ("580.1", uuids)
+    assert found.problems == (() if uuids else ("which of the 2 GPUs of its host it was given",))
 
 
 def test_where_the_workspace_is_not_seen_the_list_goes_with_the_rest(trial, tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from fleet import wait_until
 from trials import KEY, Trial
 
+from dispatcher.base.times import parse_time
 from dispatcher.outlets.base import Ended
 from dispatcher.run_state import liveness
 
@@ -24,7 +25,10 @@ DEAF = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done"
 @pytest.mark.parametrize("status", [0, 1, 75, 255])
 def test_exit_status(trial, status):
     one = trial(f"echo out; echo err >&2; exit {status}").start()
-    assert one.end() == Ended(status, "", one.exit["ended_at"])
+    ended = one.end()
+    assert ended == Ended(status, "", one.exit["ended_at"], begun_at=ended.begun_at)
+    assert parse_time(ended.ended_at) - parse_time(ended.begun_at) == pytest.approx(one.exit["ran_s"], abs=0.002)
+    assert 0 <= one.exit["ran_s"] < 30
     assert one.output == "out\nerr\n"
 
 
@@ -177,7 +181,9 @@ def test_a_signal_of_somebody_else_is_told_in_the_exit_status(trial, number):
     ended = one.end()
     name = number.name.removeprefix("SIG")
     assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (0, "", name)
-    assert one.exit == {"exit_code": 0, "reason": "", "ended_at": ended.ended_at, "signal": name}
+    found = one.exit
+    assert found.pop("ran_s") >= 0
+    assert found == {"exit_code": 0, "reason": "", "ended_at": ended.ended_at, "signal": name}
 
 
 @pytest.mark.parametrize(("file", "content", "reason"), [("stop", "", ""), ("stop", "preempted\n", "preempted")])

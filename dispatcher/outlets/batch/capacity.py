@@ -35,12 +35,17 @@ class Submissions:
         refused: Callable[[Request], str],
         *,
         packs: bool,
+        default_gpus: int = 0,
         free: FreeHardware | None = None,
         demand: Demand | None = None,
     ) -> None:
-        """`free`: what the host has told of its hardware, for a pod that chooses hosts by that."""
+        """`default_gpus`: what a request gets that leaves them open.
+
+        `free`: what the host has told of its hardware, for a pod that chooses hosts by that.
+        """
         self.limit = limit
         self.packs = packs
+        self.default_gpus = default_gpus
         self.problem = ""
         self.place = ""
         self.is_awaited = False

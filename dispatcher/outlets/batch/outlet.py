@@ -76,7 +76,6 @@ class BatchOutlet:
         self.name = host.name
         self._layout = config.layout
         self._pod = context.pod
-        self._default_gpus = scheduler.default_gpus
         self._host = provisioning or Standing()
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
@@ -85,8 +84,9 @@ class BatchOutlet:
         # Every live dispatcher looks for room at each poll interval.
         self._demand = Demand(3 * self._interval_s + _SOON_S)
         self.capacity = Submissions(
-            most, host.chips, scheduler.refuses, packs=scheduler.makes_packs, free=free, demand=self._demand
-        )
+            most, host.chips, scheduler.refuses, packs=scheduler.makes_packs, default_gpus=scheduler.default_gpus,
+            free=free, demand=self._demand,
+        )  # fmt: skip
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
         self._preparer = Preparer(host, config.layout, self._landing)
         self._tracked: dict[Key, Tracked] = {}
@@ -125,7 +125,7 @@ class BatchOutlet:
             is_shared=self._landing.is_shared,
             directories=self._landing.directories(),
             node=self._landing.node(),
-            default_gpus=self._default_gpus,
+            default_gpus=self.capacity.default_gpus,
         )
 
     def submit(self, bundles: Sequence[Bundle]) -> None:

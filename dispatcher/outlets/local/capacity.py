@@ -50,6 +50,7 @@ class LocalCapacity:
 
     # An attempt here costs no submission.
     packs = False
+    default_gpus = 0
 
     @property
     def place(self) -> str:

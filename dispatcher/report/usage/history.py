@@ -243,6 +243,8 @@ class History:
         if data.get("last_seen_at"):
             attempt.kind, ended_at = Kind.UNKNOWN_END, data["last_seen_at"]
         ended_s = parse_time(ended_at) or at_s
+        # On another host a pod sees late, or never, that it runs.
+        attempt.begun_s = parse_time(data.get("begun_at")) or attempt.begun_s
         attempt.ended_s = max(ended_s, attempt.begun_s or attempt.claimed_s)
         self.attempts.append(attempt)
 

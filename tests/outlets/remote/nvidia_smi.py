@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 # The GPUs stand in a file beside it: `index, uuid, name, used, total`, and processes as `uuid, pid, used`;
-# how busy they are as `index, uuid, percent`.
+# how busy they are as `index, uuid, percent`, and what is recorded of them as `index, name, uuid, driver`.
 SCRIPT = r"""#!/bin/bash
 here=$(dirname "$(readlink -f "$0")")
+[[ $* != "--query-gpu=index,name,uuid,driver_version --format=csv,noheader" ]] || exec cat "$here/facts"
 [[ $# == 2 && $2 == --format=csv,noheader,nounits ]] || { echo "Invalid combination of input arguments."; exit 1; }
 case $1 in
     --query-gpu=index,uuid,name,memory.used,memory.total) cat "$here/gpus" ;;

@@ -11,6 +11,8 @@ from beds.slurm import SlurmBed
 from fleet import Fleet, shell, wait_until
 from outlets.remote.nvidia_smi import SCRIPT
 
+from dispatcher.provenance.read import read_provenance
+
 CONFIG = """
 gpu_idle: {after: 2s}
 methods: {m: {}, stops: {gpu_idle: {stop: true}}}
@@ -32,10 +34,11 @@ def test_idle_gpus_of_jobs(slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch) -> 
         (driver / "use.new").write_text("".join(f"{index}, GPU-{index}, {percent}\n" for index in range(4)))
         (driver / "use.new").rename(driver / "use")
 
+    (driver / "facts").write_text("".join(f"{index}, NVIDIA H100, GPU-{index}, 580.1\n" for index in range(4)))
     busy("[N/A]")
     fleet = Fleet(slurm.directory / "work" / "lab")
     fleet.write_config(CONFIG % f"{driver}:{os.environ['PATH']}")
-    waits = "echo begun; exec sleep 600"
+    waits = "echo $CUDA_VISIBLE_DEVICES; exec sleep 600"
     # One that does not say gets a GPU of such a host, too.
     fleet.write_manifest([shell("a", waits), shell("c", waits, gpus=2, method="stops"), shell("cpu", waits, gpus=0)])
     pod = fleet.start("pod", "--outlet", "hpc", "--slots", "8", poll="0.5")
@@ -43,6 +46,14 @@ def test_idle_gpus_of_jobs(slurm: SlurmBed, monkeypatch: pytest.MonkeyPatch) -> 
         for job in ("a", "c", "cpu"):
             fleet.wait_for(job, "running")
         wait_until(fleet.attempt("c").log.exists, "it has begun")
+        wait_until(fleet.attempt("c").provenance_host.exists, "it has told what it runs on")
+        ran_from = read_provenance(fleet.layout, "c", 1)
+        assert ran_from is not None
+        assert ran_from.driver == "580.1"
+        # Those that SLURM gave it, and not all of the node.
+        visible = fleet.output("c").splitlines()[0].split(",")
+        assert [gpu.uuid for gpu in ran_from.gpus] == [f"GPU-{index}" for index in visible]
+        assert len(visible) == 2
         busy("0")
         record = fleet.wait_for("c", "failed")
         assert (record.reason, fleet.history("c")[-1].event) == ("GPU idle for 2 s", "failed")

@@ -95,6 +95,8 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     computes; if a method may set it too: config.py: Method and
                                     _METHOD_KEYS, and templates/training.py: _method_words; hardware: outlets/base.py:
                                     Request, pod/offers.py: request_of, report/snapshot.py, and each outlet's offer
+    whose a job is                  report/snapshot.py: Snapshot.owner; of entries matrix/owners.py, manifest.py; of an
+                                    attempt Record.user; names of users: base/users.py; filters: Where.of_users
     an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
     a limit on what runs at once    base/running_limits.py reads it, matrix/limits.py says which entries count in it,
                                     pod/in_flight.py counts, pod/ready.py passes over what it keeps waiting

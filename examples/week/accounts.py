@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import diary
-from lab import ADA, Lab
+from lab import ADA, GRACE, Lab
 from table import Table
 
 # What must have been told, by how it begins, and of how many jobs or pods; -1: of all lora jobs that failed.
@@ -97,10 +97,20 @@ def ledger(lab: Lab, table: Table) -> None:
     idle = kinds.get("idle", 0.0) + kinds.get("idle_waited", 0.0)
     tolerance = _SHARE * wall + _EACH_S * len(noted)
     _near(table, "slot-seconds idle", idle, wall - sum(map(sum, spent.values())), tolerance)
+    rows = {row["values"]["user"]: row["hours"]["total"]["slots"] for row in lab.json("usage", "--by", "user")["rows"]}
+    for user in (ADA, GRACE):
+        seconds = [ends[one] - lab.watch.began_s[one.job, one.attempt] for one in noted if _user(one) == user]
+        tolerance = _SHARE * sum(seconds) + _EACH_S * len(seconds) + _SIGN_S
+        _near(table, f"slot-seconds of {user}'s jobs", rows.get(user, 0.0) * _HOUR_S, sum(seconds), tolerance)
     for by in ("user", "pod", "method,lang"):
         rows = lab.json("usage", "--by", by)["rows"]
         of_rows = sum(row["hours"]["total"]["slots"] for row in rows) * _HOUR_S
         _near(table, f"slot-seconds of all rows by {by}", of_rows, kinds["total"], 0.001 * wall)
+
+
+def _user(one: diary.Noted) -> str:
+    """Who has submitted it, or made the sweep; no job of theirs has more than one slot."""
+    return ADA if one.method in ("fft", "lora", "notebook") or one.job in ("one", "two") else GRACE
 
 
 def _end_s(lab: Lab, one: diary.Noted) -> float:

@@ -33,6 +33,8 @@ def monday(lab: Lab, table: Table) -> None:
     census = lab.run(GRACE, "submit", "--name", "census", "--param", "seed=1..3", *TRAIN).split()
     table.check("grace submits three with a parameter", census, [f"census_seed{seed}" for seed in (1, 2, 3)])
     table.wait("the sweep runs; the Czech data are not there", lambda: lab.states(FFT), {"done": 9, "failed": 3})
+    owned = {user: lab.json("status", "--user", user)["total"] for user in (ADA, GRACE)}
+    table.check("whose jobs they are", owned, {ADA: 20, GRACE: 6})
     table.wait("the submitted jobs", lambda: lab.states(["broken", *census]), {"done": 3, "failed": 1})
 
 

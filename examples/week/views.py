@@ -63,6 +63,10 @@ def _numbers(lab: Lab) -> dict[str, dict[str, Any]]:
             "page of pods": [sum(pod[key] or 0 for pod in page_pods if pod["alive"]) for key in ("busy", "size")]
             + [sum(pod["alive"] for pod in page_pods)],
         },
+        "users of running jobs": {
+            "status": _states((row["job"], row["user"]) for row in rows if row["state"] == "running"),
+            "page": _states((row["job"], row["user"]) for row in page["running"]),
+        },
         "left and blocked": {
             "status": [status["pace"]["left"], status["pace"]["stuck"]],
             "page": [page["left"], page["stuck"]],

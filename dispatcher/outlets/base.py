@@ -238,7 +238,7 @@ class Ended(msgspec.Struct, frozen=True):
     `blames_host`: it could not be started, and not because of the entry. `told_by_signal`: the signal (`TERM`, `INT`)
     with which someone else, such as a scheduler that preempts, told its wrapper to stop; empty when no one did, or
     the dispatcher. `worker` is the machine whose status it is, of an attempt that ran on several; 0: the first one.
-    `begun_at` is a journal time by the same clock as `ended_at`.
+    `begun_s` is when it began, in seconds since 1970 by the same clock as `ended_at`.
 
     `pod.outcome.classify` completes the reason and the error from the end of the log, adds `pod_stopped` (its
     dispatcher was told to stop), `step` and `checkpoint` (the last ones that it reported).
@@ -254,7 +254,7 @@ class Ended(msgspec.Struct, frozen=True):
     by_scheduler: bool = False
     told_by_signal: str = ""
     worker: int = 0
-    begun_at: str | None = None
+    begun_s: float | None = None
     pod_stopped: bool = False
     step: float | None = None
     checkpoint: float | None = None

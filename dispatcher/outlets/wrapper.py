@@ -16,7 +16,6 @@ from dispatcher.base import files
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.outlets.base import Ended, Unknown
-from dispatcher.run_state.journal import now_text
 from dispatcher.workspace import AttemptPaths
 
 # How often a wrapper checks whether its attempt was superseded.
@@ -77,15 +76,15 @@ def read_exit(directory: Path) -> Ended | Unknown:
         reason, told_by = str(status.get("reason", "")), str(status.get("signal", ""))
         code, worker = int(status["exit_code"]), int(status.get("worker", 0))
         ended_at = str(status["ended_at"])
-        begun_at = _begun_at(ended_at, status.get("ran_s"))
-        return Ended(code, reason, ended_at, told_by_signal=told_by, worker=worker, begun_at=begun_at)
+        begun_s = _begun_s(ended_at, status.get("ran_s"))
+        return Ended(code, reason, ended_at, told_by_signal=told_by, worker=worker, begun_s=begun_s)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Ended(None, "unreadable exit status")
 
 
-def _begun_at(ended_at: str, ran_s: object) -> str | None:
-    """When it began by the clock of its end, as a journal time; None where an older wrapper does not tell."""
+def _begun_s(ended_at: str, ran_s: object) -> float | None:
+    """When it began by the clock of its end, in seconds since 1970; None where an older wrapper does not tell."""
     ended_s = parse_time(ended_at)
     if ended_s is None or not isinstance(ran_s, (int, float)) or not 0 <= ran_s <= ended_s:
         return None
-    return now_text(ended_s - ran_s)
+    return ended_s - ran_s

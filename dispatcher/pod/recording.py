@@ -22,6 +22,7 @@ from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event, Paused
 from dispatcher.run_state.fold import gpu_scope, host_scope, pause_reason
+from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store, Transaction
 
@@ -81,7 +82,7 @@ class Recorder:
         blame = self._blame(event, ended, entry, record)
         # A record that is queued again has no end.
         ended_at = None if change.finished_at else ended.ended_at
-        begun_at = None if _is_local(record) else ended.begun_at
+        begun_at = None if _is_local(record) or ended.begun_s is None else now_text(ended.begun_s)
         data = msgspec.structs.replace(blame, ended_at=ended_at, last_seen_at=last_seen_at, begun_at=begun_at)
         tx.change(job, event, change, data=data if data != Blame() else None)
         if event is not Event.DONE:

@@ -26,8 +26,8 @@ DEAF = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done"
 def test_exit_status(trial, status):
     one = trial(f"echo out; echo err >&2; exit {status}").start()
     ended = one.end()
-    assert ended == Ended(status, "", one.exit["ended_at"], begun_at=ended.begun_at)
-    assert parse_time(ended.ended_at) - parse_time(ended.begun_at) == pytest.approx(one.exit["ran_s"], abs=0.002)
+    assert ended == Ended(status, "", one.exit["ended_at"], begun_s=ended.begun_s)
+    assert parse_time(ended.ended_at) - ended.begun_s == pytest.approx(one.exit["ran_s"], abs=0.002)
     assert 0 <= one.exit["ran_s"] < 30
     assert one.output == "out\nerr\n"
 

@@ -19,6 +19,8 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 Data = Dict[str, Any]
 
+# Where it is set, by what name others know this host.
+NODE = "DISPATCHER_NODE"
 # Of a program that asks for GPUs, and of all.
 SMI_S = 10
 DEADLINE_S = 30
@@ -108,7 +110,7 @@ def host(file: str, directory: str, has_python: str, count: str, allowed: str, l
     """Write what this host knows of the attempt."""
     signal.alarm(DEADLINE_S)
     problems: List[str] = []
-    facts: Data = {"host": os.uname().nodename}
+    facts: Data = {"host": os.environ.get(NODE) or os.uname().nodename}
     if int(count):
         facts["driver"], facts["gpus"] = gpus(int(count), problems)
     if has_python:

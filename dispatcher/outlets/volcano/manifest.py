@@ -15,6 +15,7 @@ from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.base import Bundle, Request
 from dispatcher.outlets.batch.scheduler import Submission
 from dispatcher.outlets.volcano.resources import pod_resources, shape_of
+from dispatcher.provenance.told import NODE
 
 KIND: Final = "jobs.batch.volcano.sh"
 TASK: Final = "worker"
@@ -99,6 +100,10 @@ def _marks(submission: str, index: int) -> dict[str, str]:
     return {WORKSPACE: submission.split("-")[1], SUBMISSION: submission, INDEX: str(index)}
 
 
+# A Kubernetes pod has a host name of its own, which says nothing of where it runs.
+_NODE: Final = {"name": NODE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+
+
 def _pod(host: VolcanoHost, submission: Submission, bundle: Bundle, grace_s: float) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [
         {"name": "dispatcher", "persistentVolumeClaim": {"claimName": host.pvc_name}},
@@ -113,7 +118,7 @@ def _pod(host: VolcanoHost, submission: Submission, bundle: Bundle, grace_s: flo
         "command": [
             _literal(word) for word in ("bash", os.fspath(submission.layout.submission_script(submission.name)))
         ],
-        "env": [_variable(name, value) for name, value in _environment(host, submission, bundle)],
+        "env": [*(_variable(name, value) for name, value in _environment(host, submission, bundle)), _NODE],
         "resources": _resources(host, submission.request),
         "volumeMounts": mounts,
         # Memory that is registered with an RDMA device cannot be moved.

@@ -54,7 +54,7 @@ spec:
     assert pod["hostNetwork"] is True
     own, beside = pod["containers"]
     assert (own["image"], beside["image"]) == ("img", "side")
-    env = {each["name"]: each["value"] for each in own["env"]}
+    env = {each["name"]: each.get("value") for each in own["env"]}
     assert (env["EXTRA"], env["A"], env["DISPATCHER_VOLCANO_MODE"]) == ("1e3", "yes: no", "1")
     assert [each["mountPath"] for each in own["volumeMounts"]] == ["/data", "/scratch"]
     assert [each["name"] for each in pod["volumes"]] == ["dispatcher", "scratch"]

@@ -85,16 +85,18 @@ def _code(git: GitState | None) -> dict[str, Any]:
         names = first_names(git.unchecked, _SHOWN_NAMES)
         facts["unchecked"] = f"{counted(len(git.unchecked), 'file')} that only a filter can compare: {names}"
     if git.submodules:
-        facts["submodules"] = ", ".join(f"{path} {_short(commit)}" for path, commit in git.submodules.items())
+        facts["submodules"] = ", ".join(f"{path} {_of_submodule(commit)}" for path, commit in git.submodules.items())
     if git.shipped is not None:
         facts["archive"] = git.shipped[:_DIGITS]
     facts["remote"] = git.remote
     return facts
 
 
-def _short(commit: str) -> str:
-    commit, plus, dirty = commit.partition("+")
-    return f"{commit[:_DIGITS]}{plus}{dirty}"
+def _of_submodule(commit: str) -> str:
+    commit, plus, _ = commit.partition("+")
+    # `changes` is the difference of the repository around it.
+    note = " with uncommitted changes, which are not recorded" if plus else ""
+    return f"{commit[:_DIGITS] or 'unknown commit'}{note}"
 
 
 def _gpu(gpu: GpuName) -> str:

@@ -14,6 +14,7 @@ import pytest
 from dispatcher.provenance.blobs import Blobs
 from dispatcher.provenance.read import package_lines, read_provenance
 from dispatcher.provenance.record import GitState, HostFacts, Provenance
+from dispatcher.report.provenance import provenance_facts
 from dispatcher.workspace import AttemptPaths, Layout
 
 
@@ -126,3 +127,10 @@ def test_code_is_known_only_when_all_of_it_is() -> None:
         msgspec.structs.replace(clean, unchecked=("weights.bin",)),
     ):
         assert not unknown.is_known
+
+
+def test_show_says_that_changes_inside_a_submodule_are_not_recorded(layout: Layout, attempt: AttemptPaths) -> None:
+    git = {"commit": "a" * 40, "submodules": {"lib": "b" * 40, "more": f"{'c' * 40}+dirty"}}
+    attempt.provenance.write_text(json.dumps({"collected_at": "2026-11-23T03:00:00.123Z", "git": git}))
+    said = provenance_facts(layout, "a", 1)["submodules"]
+    assert said == "lib bbbbbbbbbbbb, more cccccccccccc with uncommitted changes, which are not recorded"

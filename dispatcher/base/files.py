@@ -30,6 +30,7 @@ _PAUSES_S = (0.0, 0.02, 0.1, 0.3)
 _TICK_S = 0.015
 _PAGE = 4096
 _DIRECT_PART = 128 * 1024
+_SMALL = 16 * 1024
 
 ADVICE = {
     errno.ENOSPC: "the disk is full: free some space; dispatchers try again by themselves",
@@ -358,6 +359,17 @@ def remove_leftovers(directory: Path, name: str = "") -> None:
         if path.name.startswith(f".{name}"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+
+
+def is_full(directory: Path | str) -> bool:
+    """Whether the disk of a directory has no room for even a small file; False where that is unknown."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return False
+    # Some blocks are reserved for root.
+    free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    return found.f_blocks > 0 and free * found.f_frsize < _SMALL
 
 
 def group_may_write(root: Path) -> bool:

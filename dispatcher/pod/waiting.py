@@ -82,7 +82,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     start it, `on_move` what becomes of it where its checkpoint is not seen; `unknown_job` is the reason of jobs without
     an entry, `clock` writes the times of reasons. `wants_copy`: whether attempts of an entry run a copy of the code;
     `copies` are those that are there, for the queue alone. `in_flight` are the attempts that count in limits; the queue
-    counts what it chooses there.
+    counts what it chooses there. `obstacle` is why no pod can record a claim.
     """
 
     records: Mapping[str, Record]
@@ -98,6 +98,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[str | None], str] = as_written
     wants_copy: Callable[[Entry], bool] = no_copy
     copies: Collection[str] = ()
+    obstacle: str = ""
     in_flight: InFlight = InFlight()
 
 
@@ -213,6 +214,8 @@ class Waiting:
         facts = self._facts
         if not facts.offers:
             return Reason(NO_POD)
+        if facts.obstacle:
+            return Reason(facts.obstacle, needs_person=True, root=facts.obstacle)
         request, home = facts.request_of(entry), home_of(entry, record)
         refusals: dict[str, Refusal] = {}
         lacks = ""

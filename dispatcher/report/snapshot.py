@@ -78,6 +78,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     gpu_idle: running jobs whose GPUs have been at 0 % for longer than they may be, and for how many seconds.
     external: running jobs that no dispatcher started, and whether their process exists.
     problem: what is wrong with the status file; None when nothing is.
+    obstacle: why no pod can record a claim; empty when nothing is known to prevent it.
     untold: notices that people may not have got, in words.
     unknown_job: why a record has no entry.
     request_of: what an attempt of an entry asks for.
@@ -102,6 +103,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pods: tuple[PodStatus, ...] = ()
     offers: tuple[Offer, ...] = ()
     problem: str | None = None
+    obstacle: str = ""
     gpu_idle: Mapping[str, float] = {}
     external: Mapping[str, Presence] = {}
     unknown_job: str = UNKNOWN_JOB

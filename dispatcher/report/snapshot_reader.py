@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError
@@ -97,6 +98,7 @@ class SnapshotReader:
             pods=tuple(pods),
             offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
             problem=store.problem,
+            obstacle=_full_disk(self._layout),
             gpu_idle=_idle_gpus(store.fold, pods, time.time()),
             untold=_untold(store.fold),
             unknown_job=unknown_job,
@@ -258,6 +260,12 @@ class SnapshotReader:
             entries += [found[job] for job in missing & found.keys()]
             missing -= found.keys()
         return entries
+
+
+def _full_disk(layout: Layout) -> str:
+    if not files.is_full(layout.run_state):
+        return ""
+    return f"the disk of {layout.run_state} is full, so no claim can be recorded: free some space"
 
 
 def _untold(fold: Fold) -> tuple[str, ...]:

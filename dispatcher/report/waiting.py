@@ -47,6 +47,7 @@ def reasons(snapshot: Snapshot, counted: InFlight | None = None) -> Waiting:
             pauses=snapshot.pauses,
             unknown_job=snapshot.unknown_job,
             clock=snapshot.clock,
+            obstacle=snapshot.obstacle,
             in_flight=counted or in_flight(snapshot),
         )
     )

@@ -42,6 +42,8 @@ def test_exit_statuses_are_recorded_when_there_is_room_again(small: Fleet, tmp_p
     before = small.states()
     assert before["c"] == "queued", "something was claimed without room for its record"
     assert pod.is_running()
+    said = small.run("status")
+    assert "run_state is full, so no claim can be recorded" in said and "free slot" not in said
     (small.root / "filler").unlink()
     assert pod.end() == 1
     records = small.records()

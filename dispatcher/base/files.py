@@ -16,7 +16,7 @@ import stat as modes
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from dispatcher.base import host
 from dispatcher.base.mounts import mount_of
@@ -43,6 +43,9 @@ ADVICE = {
     errno.EIO: "the storage or the file server reports an input/output error: check the server and the kernel's log",
     errno.ESTALE: "the file server no longer knows this file: is the mount still the same?",
 }
+
+# The number of the error of what is no plain file.
+NO_PLAIN_FILE: Final = errno.EINVAL
 
 
 def error_name(error: OSError) -> str:
@@ -186,7 +189,7 @@ def open_at_once(path: str, flags: int) -> int:
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     if not modes.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "no plain file", path)
+        raise OSError(NO_PLAIN_FILE, "no plain file", path)
     return fd
 
 

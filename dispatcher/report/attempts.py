@@ -34,11 +34,14 @@ def parse_object(data: bytes | None) -> dict[str, Any] | None:
 
 
 def read_small(path: Path) -> bytes | None:
-    """The content of a small file; None when it does not exist. On NFS it may be a few seconds old."""
+    """The content of a small file; None when it does not exist. On NFS it may be a few seconds old.
+
+    What is no plain file, such as a pipe, has no content: it is there, and cannot be read.
+    """
     try:
         return files.read_at_once(path)
-    except OSError:
-        return None
+    except OSError as error:
+        return b"" if error.errno == files.NO_PLAIN_FILE else None
 
 
 def has_succeeded(exit_file: bytes | None) -> bool:

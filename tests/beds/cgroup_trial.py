@@ -71,6 +71,28 @@ def attempt(job: str, name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
+# Prints why there are no cgroups here, and where this process is then.
+REFUSED = """
+from dispatcher.outlets.base import Key
+from dispatcher.outlets.local.cgroups import Cgroups
+cgroups = Cgroups()
+cgroups.open()
+print(cgroups.why_not(Key("a", 1)), open("/proc/self/cgroup").read(), sep="\\n")
+"""
+
+
+def beside_another_process() -> list[str]:
+    """What a pod would say in a cgroup that it does not have for itself, and what it leaves there."""
+    shared = LAB.parent / "shared"
+    shared.mkdir()
+    enter = f"echo $$ >{shared}/cgroup.procs; sleep 60 & "
+    words = [sys.executable, "-P", "-c", REFUSED]
+    done = subprocess.run(
+        ["sh", "-c", f'{enter}"$@"; kill $!', "sh", *words], capture_output=True, text=True, check=True
+    )
+    return [*done.stdout.split("\n")[:2], *(path.name for path in shared.iterdir() if path.is_dir())]
+
+
 def main() -> None:
     prepare()
     found: dict[str, Any] = {}
@@ -95,6 +117,7 @@ def main() -> None:
     found["jobs"] = {row["job"]: row for row in json.loads(shown)["jobs"]}
     found["logs"] = {job: attempt(job, "output.log").splitlines() for job in ("greedy", "neighbour", "unlimited")}
     found["left"] = of_attempts()
+    found["shared"] = beside_another_process()
     print(json.dumps(found))
 
 

@@ -32,3 +32,6 @@ def test_a_job_that_takes_too_much_memory_is_killed_and_its_neighbour_lives(tmp_
     assert found["notes"] == found["notes_again"] == [], "nothing is said not to be enforced"
     assert found["limit_again"] == str(32 << 20), "the limit holds without its dispatcher"
     assert found["left"] == [], log
+    why, own, *left = found["shared"]
+    assert why.startswith("/sys/fs/cgroup/shared has other processes in it (pid "), why
+    assert (own, left) == ("0::/shared", []), "it is where it was, and has left nothing"

@@ -21,7 +21,7 @@ def test_a_week_in_a_lab_is_as_expected(tmp_path: Path) -> None:
         pytest.importorskip(module, reason=f"{module} is not installed: scripts/install {extra}")
     known = {name: value for name, value in os.environ.items() if not name.startswith(("DISPATCHER_", "CUDA_"))}
     done = subprocess.run(
-        [sys.executable, "-P", str(RUN), "--no-browser", "--keep", str(tmp_path / "week")], env=known,
+        [sys.executable, str(RUN), "--no-browser", "--keep", str(tmp_path / "week")], env=known,
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and " expectations met, " in done.stdout, done.stdout + done.stderr

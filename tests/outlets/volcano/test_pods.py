@@ -201,7 +201,7 @@ def test_one_that_does_not_listen_is_killed_after_the_grace_period(make_pods: An
 
 def test_told_by_kubernetes_all_at_once(make_pods: Any) -> None:
     """As when a Job is deleted: each command is told once."""
-    pods = make_pods(f"{RANK}; trap 'echo told' TERM; for n in $(seq 30); do sleep 0.1; done; exit 7", nodes=2)
+    pods = make_pods(f"trap 'echo told' TERM; {RANK}; for n in $(seq 30); do sleep 0.1; done; exit 7", nodes=2)
     first, second = pods.start(0), pods.start(1)
     for index in (0, 1):
         pods.wait_for_log(f"{index} of 2", index)

@@ -90,7 +90,9 @@ def ledger(lab: Lab, table: Table) -> None:
     for one in noted:
         seconds = ends[one] - lab.watch.began_s[one.job, one.attempt]
         spent.setdefault(KINDS.get((one.job, one.how), one.how), []).append(seconds * one.slots)
-    for kind in sorted({*spent, *kinds} - {"total", "idle", "idle_waited"}):
+    of_attempts = kinds.keys() - {"total", "idle", "idle_waited"}
+    table.check("how attempts ended", sorted(of_attempts), sorted(spent))
+    for kind in sorted({*spent, *of_attempts}):
         seconds, count = sum(spent.get(kind, [])), len(spent.get(kind, []))
         tolerance = _SHARE * seconds + (_SIGN_S if kind == "unknown_end" else _EACH_S) * count
         _near(table, f"slot-seconds {kind.replace('_', ' ')}: {count}", kinds.get(kind, 0.0), seconds, tolerance)

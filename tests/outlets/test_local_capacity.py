@@ -12,6 +12,7 @@ from dispatcher.errors import PodError
 from dispatcher.outlets.base import Request, Slot
 from dispatcher.outlets.local.budget import Amounts
 from dispatcher.outlets.local.capacity import LocalCapacity
+from dispatcher.outlets.local.gpu_shares import GpuShares
 from dispatcher.outlets.local.offer import Free, read_offer
 
 
@@ -107,6 +108,41 @@ def test_free_gpus_are_kept_for_what_is_ahead() -> None:
     assert capacity.take(Request(1), ahead) is None and capacity.take(Request(0), ahead) == Slot()
     assert capacity.take(Request(), ahead) is None, "the CPU slot is taken, the GPU is kept"
     assert capacity.take(Request(1), [Request(4)]) == Slot((2,)), "4 GPUs will never be free here"
+
+
+@pytest.mark.parametrize("first", [Request(8), Request(1, gpu_memory_mib=79_000)])
+def test_many_different_requests_cost_no_more_each_than_few(first: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that each ask for another amount of memory: none of them gets any, in either case."""
+    picked = 0
+    pick = GpuShares.pick
+
+    def counted(self: GpuShares, *arguments: Any) -> Slot | None:
+        nonlocal picked
+        picked += 1
+        return pick(self, *arguments)
+
+    monkeypatch.setattr(GpuShares, "pick", counted)
+    capacity = LocalCapacity(range(8), 0, gpu_memory_mib=dict.fromkeys(range(8), 80_000))
+    taken = 1 if first.gpus == 8 else 8
+    assert all(capacity.take(Request(1, gpu_memory_mib=79_000)) for _ in range(taken))
+    ahead = [first]
+    for number in range(100):
+        request = Request(1, gpu_memory_mib=2000 + number)
+        assert capacity.take(request, ahead) is None
+        ahead.append(request)
+    assert picked < 10 * len(ahead)
+
+
+def test_what_is_kept_is_found_again_when_something_has_changed() -> None:
+    capacity = LocalCapacity([0, 1, 2], cpu_slots=0)
+    first, ahead = capacity.take(Request(1)), [Request(3)]
+    assert first is not None
+    assert capacity.take(Request(1), ahead) is None
+    capacity.release(first)
+    assert capacity.take(Request(1), ahead) is None, "all three are for the one that is ahead"
+    capacity.quarantine(0, "lost")
+    assert capacity.take(Request(1), ahead) == Slot((1,)), "which cannot have them now"
+    assert capacity.take(Request(1)) == Slot((2,))
 
 
 def test_full_when_no_request_would_get_a_slot() -> None:

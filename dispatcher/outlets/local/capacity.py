@@ -20,6 +20,16 @@ from dispatcher.outlets.local.gpu_shares import GpuShares
 from dispatcher.outlets.local.offer import Free, LocalOffer, gpus_of
 
 
+class _Kept:
+    """What the requests `by` keep, which come first and did not fit: of GPUs, of CPUs and memory, and of CPU slots."""
+
+    def __init__(self) -> None:
+        self.by: list[Request] = []
+        self.gpus: frozenset[int] = frozenset()
+        self.kinds: set[str] = set()
+        self.cpu_slots = 0
+
+
 class LocalCapacity:
     """The GPUs and CPU slots of one pod. A GPU that becomes unusable keeps its attempts and gets no new ones."""
 
@@ -47,6 +57,8 @@ class LocalCapacity:
         self._taken: Counter[Slot] = Counter()
         self._quarantined: dict[int, str] = {}
         self._foreign: dict[int, str] = {}
+        # Until something changes.
+        self._kept = _Kept()
 
     # An attempt here costs no submission.
     packs = False
@@ -141,12 +153,13 @@ class LocalCapacity:
         """
         if request.gpus is not None and request.gpus < 0:
             raise ValueError(f"an attempt cannot have {request.gpus} GPUs")
-        slots = {one: self._choose(one) for one in ahead}
-        lack = {one: lacking(one, self._budget.free) for one in ahead}
-        if not self._budget.has_room(request, [kind for one in ahead if slots[one] is not None for kind in lack[one]]):
+        # Asked first: what does not fit costs no look at those ahead.
+        if self._choose(request) is None:
             return None
-        kept_cpu_slots = sum(slots[one] == Slot() and bool(lack[one]) for one in ahead)
-        chosen = self._choose(request, self._gpus.kept_for(ahead), kept_cpu_slots)
+        kept = self._kept_for(ahead)
+        if not self._budget.has_room(request, kept.kinds):
+            return None
+        chosen = self._choose(request, kept.gpus, kept.cpu_slots)
         if chosen is None:
             return None
         slot = msgspec.structs.replace(chosen, cpus=request.cpus or 0, memory_mib=request.memory_mib or 0)
@@ -160,6 +173,7 @@ class LocalCapacity:
         attempts than it now may.
         """
         self._taken[slot] += 1
+        self._kept = _Kept()
         self._on_cpu += not slot.gpus
         self._gpus.adopt(slot)
         self._budget.take(slot)
@@ -169,6 +183,7 @@ class LocalCapacity:
         if not self._taken[slot]:
             raise ValueError(f"{slot} is not in use, so it cannot be released")
         self._taken[slot] -= 1
+        self._kept = _Kept()
         self._on_cpu -= not slot.gpus
         self._gpus.release(slot)
         self._budget.give_back(slot)
@@ -188,6 +203,7 @@ class LocalCapacity:
         """Set how much of the memory of GPUs attempts can have, and how much of that other processes leave now."""
         self._gpus.memory_mib.update(there_mib)
         self._gpus.room_mib = dict(room_mib)
+        self._kept = _Kept()
 
     def quarantine(self, index: int, why: str) -> None:
         """Start nothing on this GPU until `restore`; a later reason replaces an earlier one."""
@@ -204,7 +220,25 @@ class LocalCapacity:
         self._foreign = dict(users)
         self._find_usable()
 
+    def _kept_for(self, ahead: Sequence[Request]) -> _Kept:
+        """What is kept for those ahead. Found once for each: a round asks again and again with some more of them."""
+        if self._kept.by != list(ahead[: len(self._kept.by)]):
+            self._kept = _Kept()
+        for one in ahead[len(self._kept.by) :]:
+            self._keep(one)
+        return self._kept
+
+    def _keep(self, one: Request) -> None:
+        kept, slot = self._kept, self._choose(one)
+        kept.by.append(one)
+        if slot is not None:
+            lack = lacking(one, self._budget.free)
+            kept.kinds.update(lack)
+            kept.cpu_slots += slot == Slot() and bool(lack)
+        kept.gpus = kept.gpus.union(self._gpus.kept_for(one, kept.gpus))
+
     def _find_usable(self) -> None:
+        self._kept = _Kept()
         unusable = self.unusable
         self._gpus.usable = frozenset(index for index in self.gpus if index not in unusable)
 

@@ -14,13 +14,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
 
 from dispatcher.outlets.base import Request, Slot
-from dispatcher.outlets.local.offer import gpus_of, is_chip
-
-# Parts of a GPU are multiples of this, so that sums of them are exact, and never more than one GPU.
-_PARTS: Final = 4096
+from dispatcher.outlets.local.offer import gpu_part, gpus_of, is_chip
 
 
 class GpuShares:
@@ -88,24 +84,18 @@ class GpuShares:
         fitting = [index for index in able if asked_mib and self.free_mib(index) >= asked_mib]
         if asked_mib and fitting:
             index = min(fitting, key=lambda one: (self._is_empty(one), self.free_mib(one), one))
-            return Slot((index,), asked_mib, self._part(index, asked_mib))
+            return Slot((index,), asked_mib, gpu_part(asked_mib, self.memory_mib[index]))
         by_number = [index for index in able if self.shares_left(index)]
         if asked_mib:
             by_number = [index for index in by_number if index not in self.memory_mib]
         fullest_first = sorted(by_number, key=lambda one: (-self._shares[one], one))
         return Slot((fullest_first[0],)) if fullest_first else None
 
-    def kept_for(self, ahead: Sequence[Request]) -> frozenset[int]:
-        """The GPUs that are kept for requests that come first, did not fit, and can have them.
+    def kept_for(self, request: Request, kept: frozenset[int]) -> Collection[int]:
+        """The GPUs that are kept for a request that comes first, did not fit, and can have them. `kept`: for others.
 
         Later ones would otherwise take what becomes free bit by bit, and the first would wait for ever.
         """
-        kept = frozenset[int]()
-        for request in ahead:
-            kept = kept.union(self._kept_for(request, kept))
-        return kept
-
-    def _kept_for(self, request: Request, kept: frozenset[int]) -> Collection[int]:
         count = gpus_of(request)
         able = self._able(request)
         if count == 0 or len(able) < (count or 1):
@@ -136,9 +126,6 @@ class GpuShares:
 
     def _usable(self) -> list[int]:
         return [index for index in self.gpus if index in self.usable]
-
-    def _part(self, index: int, asked_mib: int) -> float:
-        return asked_mib * _PARTS // self.memory_mib[index] / _PARTS
 
     def _count(self, slot: Slot, sign: int) -> None:
         for index in slot.gpus:

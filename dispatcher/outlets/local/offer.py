@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,8 @@ _GPU: Final = "gpu"
 # The options of a pod by which it offers less than its host has.
 OPTIONS: Final = {"cpus": "--cpus", "memory_mib": "--memory"}
 _WORD: Final = re.compile(r"[a-z0-9]+")
+# Parts of a GPU are multiples of this, so that sums and products of them are exact.
+_PARTS: Final = 4096
 
 
 class Free(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -132,6 +135,12 @@ def gpus_of(request: Request) -> int | None:
     return 1 if request.gpus is None and request.chip else request.gpus
 
 
+def gpu_part(asked_mib: int, memory_mib: int) -> float:
+    """The part of a GPU that an attempt has by its memory: rounded down, but never nothing."""
+    return max(1, asked_mib * _PARTS // memory_mib) / _PARTS
+
+
+@functools.lru_cache(maxsize=1024)
 def is_chip(chip: str, name: str) -> bool:
     """Whether the GPU that the driver calls `name` is one of this kind; where either is unknown, it may be.
 

@@ -13,7 +13,7 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.kinds import DEFAULT, kind_of
-from dispatcher.outlets.local.offer import LocalOffer
+from dispatcher.outlets.local.offer import LocalOffer, gpu_part
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.session import pod_started
 from dispatcher.report.snapshot import PodStatus
@@ -65,7 +65,7 @@ class Stay(msgspec.Struct, gc=False):
         local = self.offer.outlets[DEFAULT]
         assert isinstance(local, LocalOffer)
         of_gpus = [mib for index in local.able(request) if (mib := local.gpu_memory_mib.get(index))]
-        return request.gpu_memory_mib / max(of_gpus) if request.gpu_memory_mib and of_gpus else None
+        return gpu_part(request.gpu_memory_mib, max(of_gpus)) if request.gpu_memory_mib and of_gpus else None
 
 
 def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[Stay]:

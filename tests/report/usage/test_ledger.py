@@ -474,6 +474,20 @@ def test_attempts_that_share_a_gpu_by_memory_count_the_part_that_they_ask_for(
     adds_up(usage)
 
 
+def test_several_that_wait_for_parts_wait_for_them_once(journal: Journal) -> None:
+    """Three times an eightieth is more than three eightieths, in floating point."""
+    for pod in ("a", "b"):
+        journal.pod(0, pod, gpus=[0], local={"gpu_memory_mib": {"0": 40960}})
+    for job in ("x", "y", "z"):
+        journal.queue(0, job, gpus=1, gpu_memory="512M")
+    for pod in ("a", "b"):
+        journal.end_pod(4, pod, 0)
+    usage = journal.account(0, 4)
+    waited = 4 * 3 * (512 * 4096 // 40960) / 4096
+    assert hours(usage, "gpus") == {"idle_waited": waited, "idle": 8 - waited}
+    adds_up(usage)
+
+
 def test_what_waits_for_a_part_of_a_gpu_waits_for_no_more(journal: Journal) -> None:
     journal.pod(0, "a", gpus=[0, 1], local={"gpu_memory_mib": {"0": 40960, "1": 40960}})
     journal.queue(0, "x", gpus=1, gpu_memory="10G")

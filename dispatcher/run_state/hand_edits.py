@@ -37,6 +37,13 @@ def identity_of(fd: int) -> Identity:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
+def settled(identity: Identity, *, network: bool) -> Identity:
+    """The identity of this content; one that no file ever has while another save could still get the same."""
+    inode, size, mtime_ns = identity
+    tick_ns = _NETWORK_TICK_NS if network else _TICK_NS
+    return identity if abs(time.time_ns() - mtime_ns) > tick_ns else (inode, size, 0)
+
+
 class HandEdits:
     """The status file as the place where people make changes.
 
@@ -86,16 +93,16 @@ class HandEdits:
         if self.problem is not None and identity == self.examined:
             return None
         self.examined = None
-        settled = self._settled(identity)
+        settled_identity = settled(identity, network=self._replica.network)
         data = self._read()
         outcomes = self.find_edits(data, projected=projected) if data is not None else None
         self.record(tx, outcomes or [], data or b"")
         if outcomes is None or self.problem is not None:
             # The file is left alone until its author has corrected what cannot be read.
-            self.examined = settled
+            self.examined = settled_identity
             return None
         self.examined = identity
-        return settled
+        return settled_identity
 
     def record(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""
@@ -159,12 +166,6 @@ class HandEdits:
             return None
         # It was removed at this moment: the next transaction finds that it is missing.
         return b"{}" if data is None else data
-
-    def _settled(self, identity: Identity) -> Identity:
-        """The identity of this content; one that no file ever has while another save could still get the same."""
-        tick_ns = _NETWORK_TICK_NS if self._replica.network else _TICK_NS
-        inode, size, mtime_ns = identity
-        return identity if abs(time.time_ns() - mtime_ns) > tick_ns else (inode, size, 0)
 
     def _reject(self, outcome: edits.Outcome, saved: bytes) -> None:
         directory = self.layout.rejected_dir

@@ -27,7 +27,7 @@ from dispatcher.run_state import liveness, replaced, status_file
 from dispatcher.run_state.editors import Editors, editor_files, waiting_note
 from dispatcher.run_state.edits import Outcome
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.hand_edits import Identity, identity_of
+from dispatcher.run_state.hand_edits import Identity, identity_of, settled
 from dispatcher.run_state.replaced import Replaced
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.store import Store
@@ -111,7 +111,7 @@ class Projector:
 
     def check_due_in_s(self) -> float | None:
         """Seconds until `check_replaced` is to be called although nothing else happens; None: whenever it suits."""
-        return _HALF_WRITTEN_S if any(retired.half_written for retired in self._retired) else None
+        return _HALF_WRITTEN_S if any(retired.is_being_written for retired in self._retired) else None
 
     def check_replaced(self) -> None:
         """Apply what programs have saved into a file that was replaced while they had it open."""
@@ -278,14 +278,14 @@ class Projector:
     def _check(self, retired: Replaced) -> None:
         try:
             found = identity_of(retired.fd)
-            if found == retired.identity and not retired.half_written:
+            if found == retired.identity:
                 return
             data = files.read_fd(retired.fd)
         except OSError:
             # A file server forgets a removed file that another client had open.
             return
         retired.half_written = not self._apply_late(data)
-        retired.note_examined(found, self.store.layout.status_file)
+        retired.note_examined(settled(found, network=self._is_network), self.store.layout.status_file)
 
     def _drop(self, retired: Replaced) -> None:
         """Forget a replaced file; what was saved into it and cannot be parsed is refused, and kept word for word."""

@@ -26,6 +26,8 @@ from dispatcher.run_state.hand_edits import Identity, identity_of
 
 # Where it cannot be known whether a program has the file open for writing, programs are done in this time.
 LINGER_S: Final = 10.0
+# A program that goes on writing does so in this time.
+PAUSE_S: Final = 10.0
 # A program that was opening the file in the moment of the exchange has it open by then.
 GRACE_S: Final = 1.0
 _STAMP: Final = re.compile(r"\.(\d+)-(\d+)-(\d+)\.")
@@ -44,11 +46,16 @@ class Replaced:
         self.identity = identity
         self.path = path
         self.half_written = False
-        self._begun_s = time.monotonic() - age_s
+        self._begun_s = self._changed_s = time.monotonic() - age_s
+
+    @property
+    def is_being_written(self) -> bool:
+        """Whether the rest of its content is likely to come at once: a program may pause for hours."""
+        return self.half_written and time.monotonic() - self._changed_s < PAUSE_S
 
     def note_examined(self, identity: Identity, status_file: Path) -> None:
         """Its content is `identity` now, and the journal has its edits, unless it is half written."""
-        self.identity = identity
+        self.identity, self._changed_s = identity, time.monotonic()
         if self.path is not None:
             self.path = _renamed(self.path, _own_name(status_file, self._stamp()))
 

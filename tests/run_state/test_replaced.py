@@ -100,6 +100,26 @@ def test_a_pod_watches_for_as_long_as_a_program_has_the_file_open(
     assert hidden(layout) == []
 
 
+def test_what_stays_half_written_is_read_once(layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(layout.status_file, "r+", encoding="utf-8") as program:
+        text = queued(program.read())
+        pod = requeue_b(store)
+        save(program, text[:40])
+        # Long ago by the clock of file times, so that nobody needs to look at it again.
+        os.utime(program.fileno(), (time.time() - 60, time.time() - 60))
+        pod.check_replaced()
+        assert pod.check_due_in_s() is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "find_edits", lambda *_: pytest.fail("it is read again"))
+            pod.check_replaced()
+        monkeypatch.setattr(replaced, "PAUSE_S", 0.0)
+        assert pod.check_due_in_s() is None, "the rest may come in hours"
+        program.write(text[40:])
+    pod.check_replaced()
+    assert store.records["a"].state is State.QUEUED
+    pod.close()
+
+
 def test_an_edit_of_a_file_whose_process_was_killed_is_applied_once(layout: Layout, store: Store) -> None:
     with open(layout.status_file, "r+", encoding="utf-8") as program:
         text = queued(program.read())

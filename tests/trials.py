@@ -46,6 +46,7 @@ class Trial:
         lost_after_s: float = 600.0,
         setup: str = "",
         python: Path | None = None,
+        slot: Slot = Slot(),  # noqa: B008 - it is frozen
         **entry: Any,
     ) -> None:
         root.mkdir(exist_ok=True)
@@ -70,7 +71,7 @@ class Trial:
             key=KEY,
             pod="pod",
             request=Request(),
-            slot=Slot(),
+            slot=slot,
         )
         self.bundle: Bundle = render(self.config, assigned, self.outlet.site(Slot()))
         deliver(self.bundle, self.config.layout)

@@ -11,12 +11,14 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from fleet import wait_until
 from trials import KEY, Trial
 
+from dispatcher import contract
 from dispatcher.base.times import parse_time
-from dispatcher.outlets.base import Ended
+from dispatcher.outlets.base import Ended, Slot
 from dispatcher.run_state import liveness
 
 DEAF = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done"
@@ -36,6 +38,19 @@ def test_exit_status(trial, status):
 def test_a_job_that_a_signal_ends(trial, name):
     ended = trial(f"echo before; kill -{name} $$; sleep 5").start().end()
     assert (ended.exit_code, ended.exit_reason) == (128 + getattr(signal, f"SIG{name}"), "")
+
+
+@pytest.mark.parametrize(("oom", "reason"), [(1, "out of memory"), (0, "")])
+def test_a_job_that_the_kernel_kills_for_its_own_limit_and_for_want_of_memory_on_the_host(trial, tmp_path, oom, reason):
+    """The files of a cgroup as the kernel has them then: `oom_kill` counts both."""
+    (tmp_path / "memory.events").write_text(f"low 0\nhigh 0\nmax {9 * oom}\noom {oom}\noom_kill 1\n")
+    one = trial("kill -KILL $$", slot=Slot(memory_mib=512))
+    environment = {**one.bundle.environment, contract.CGROUP: str(tmp_path)}
+    one.bundle = msgspec.structs.replace(one.bundle, slot=Slot(), environment=environment)
+    ended = one.start().end()
+    assert (ended.exit_code, ended.exit_reason) == (137, reason)
+    assert ("killed by its memory limit, 512M" in one.output) is bool(oom)
+    assert (tmp_path / "cgroup.procs").read_text().strip().isdigit(), "the job has entered it"
 
 
 def test_a_command_that_is_not_there(trial):

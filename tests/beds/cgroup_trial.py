@@ -54,7 +54,7 @@ def notes(pid: int) -> list[str] | None:
 
 
 def of_attempts() -> list[str]:
-    return sorted(path.name for path in LAB.glob("attempt.*"))
+    return sorted(path.stem for path in LAB.glob("attempt.*"))
 
 
 def prepare() -> None:
@@ -110,7 +110,7 @@ def main() -> None:
     again = start(LAB / "dispatcher", *room, "--until-empty")
     until(lambda: notes(again.pid) is not None, "no second pod")
     found["notes_again"] = notes(again.pid)
-    found["limit_again"] = (LAB / "attempt.neighbour.1" / "memory.max").read_text().strip()
+    found["limit_again"] = next(LAB.glob("attempt.neighbour.1.*/memory.max")).read_text().strip()
     (ROOT / "go").touch()
     again.wait(60)
     shown = subprocess.run(dispatcher("status", "--json"), cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -64,9 +65,10 @@ class Cgroups:
         """A cgroup for an attempt, with its limits; None where it asks for none, or none can be made."""
         if self._base is None or not (slot.cpus or slot.memory_mib):
             return None
-        directory = self._base / f"{_PREFIX}{key.job_id}.{key.number}"
+        # A pod of another workspace may have an attempt of the same name in the same cgroup.
+        directory = self._base / f"{_of_attempt(paths)}{os.urandom(4).hex()}"
         try:
-            directory.mkdir(exist_ok=True)
+            directory.mkdir()
             _set_limits(directory, slot)
             files.write_new(paths.cgroup, os.fsencode(directory) + b"\n")
         except OSError as error:
@@ -168,12 +170,26 @@ def _set_limits(directory: Path, slot: Slot) -> None:
             (directory / "memory.swap.max").write_text("0")
 
 
+def _of_attempt(paths: AttemptPaths) -> str:
+    """What the names of an attempt's cgroups begin with; eight digits follow."""
+    return f"{_PREFIX}{paths.directory.parent.name}.{paths.directory.name}."
+
+
 def _named_by(paths: AttemptPaths) -> Path | None:
+    """The cgroup that an attempt's directory names. A job may write there: only one of this attempt counts."""
+    found = own_directory()
     try:
-        directory = Path(os.fsdecode(paths.cgroup.read_bytes().rstrip(b"\n")))
-    except (OSError, ValueError):
+        directory = Path(os.fsdecode(files.read_at_once(paths.cgroup).rstrip(b"\n")))
+    except OSError:
         return None
-    return directory if directory.name.startswith(_PREFIX) else None
+    if (
+        found is None
+        or ".." in directory.parts
+        or "\0" in os.fspath(directory)
+        or not directory.is_relative_to(found[1])
+    ):
+        return None
+    return directory if re.fullmatch(re.escape(_of_attempt(paths)) + "[0-9a-f]{8}", directory.name) else None
 
 
 def _remove(directory: Path) -> bool:

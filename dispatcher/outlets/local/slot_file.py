@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from dispatcher import contract
+from dispatcher.base import files
 from dispatcher.outlets.base import Bundle, Slot
 from dispatcher.workspace import AttemptPaths
 
@@ -17,13 +18,13 @@ def with_slot(bundle: Bundle) -> Bundle:
     amounts = msgspec.structs.replace(bundle.slot, gpus=())
     if amounts == Slot():
         return bundle
-    files = {**bundle.files, contract.SLOT_FILE: msgspec.json.encode(amounts) + b"\n"}
-    return msgspec.structs.replace(bundle, files=files)
+    contents = {**bundle.files, contract.SLOT_FILE: msgspec.json.encode(amounts) + b"\n"}
+    return msgspec.structs.replace(bundle, files=contents)
 
 
 def read_slot(paths: AttemptPaths) -> Slot:
     """What was counted for an attempt, without its GPUs; nothing where it asks for nothing, or the file is gone."""
     try:
-        return msgspec.json.decode(paths.slot.read_bytes(), type=Slot)
+        return msgspec.json.decode(files.read_at_once(paths.slot), type=Slot)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return Slot()

@@ -240,9 +240,8 @@ class Projector:
         """Put `temporary` in the place of `path`, and watch the file that was there."""
         with files.storing("replacing", path):
             try:
-                if self._exchange(temporary, path):
-                    # The temporary name is now that of the file that was replaced.
-                    self._retired.append(replaced.keep(temporary, path, self._examined()))
+                if (old_name := self._exchanged(temporary, path)) is not None:
+                    self._retired.append(replaced.keep(old_name, self._examined()))
                     return
                 old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -261,10 +260,27 @@ class Projector:
         """Whether other hosts may have the file open, of which this kernel does not know."""
         return mount_of(self.store.layout.status_file.parent).is_network
 
+    def _exchanged(self, temporary: Path, path: Path) -> Path | None:
+        """Exchange the two files: the name that the replaced one has now; None where that cannot be done.
+
+        The name tells what it is from the first moment: whoever finds it when this process is killed watches it.
+        """
+        if not self._exchange_works or _renameat2() is None:
+            return None
+        name = replaced.name_of(path, self._examined())
+        os.rename(temporary, name)
+        is_done = False
+        try:
+            is_done = self._exchange(name, path)
+        finally:
+            if not is_done:
+                os.rename(name, temporary)
+        return name if is_done else None
+
     def _exchange(self, one: Path, other: Path) -> bool:
         """Exchange two names in one step; False where the filesystem cannot (NFS)."""
         rename = _renameat2()
-        if not self._exchange_works or rename is None:
+        if rename is None:
             return False
         result = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
         if result == 0:

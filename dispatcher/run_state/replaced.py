@@ -82,9 +82,8 @@ class Replaced:
         self._close()
 
     def _stamp(self) -> str:
-        at_ms = (time.time() - (time.monotonic() - self._begun_s)) * 1000
-        _, size, mtime_ns = _UNKNOWN if self.half_written else self.identity
-        return f"{at_ms:.0f}-{size}-{mtime_ns}"
+        at_s = time.time() - (time.monotonic() - self._begun_s)
+        return _stamp(at_s, _UNKNOWN if self.half_written else self.identity)
 
     def _close(self) -> None:
         # A file server may have forgotten the replaced file.
@@ -92,11 +91,14 @@ class Replaced:
             os.close(self.fd)
 
 
-def keep(temporary: Path, status_file: Path, examined: Identity) -> Replaced:
-    """Watch the file that was replaced, which has the name `temporary` now."""
-    replaced = Replaced(os.open(temporary, os.O_RDONLY | os.O_CLOEXEC), examined, temporary)
-    replaced.note_examined(examined, status_file)
-    return replaced
+def name_of(status_file: Path, examined: Identity) -> Path:
+    """A name for the status file when it is replaced now, by this process."""
+    return _own_name(status_file, _stamp(time.time(), examined))
+
+
+def keep(path: Path, examined: Identity) -> Replaced:
+    """Watch the file that was replaced, which has such a name."""
+    return Replaced(os.open(path, os.O_RDONLY | os.O_CLOEXEC), examined, path)
 
 
 def take_over(path: Path, status_file: Path) -> Replaced | None:
@@ -105,7 +107,7 @@ def take_over(path: Path, status_file: Path) -> Replaced | None:
     if stamp is None:
         return None
     at_ms, size, mtime_ns = stamp
-    mine = _own_name(status_file, f"{at_ms}-{size}-{mtime_ns}")
+    mine = _own_name(status_file, _stamp(at_ms / 1000, (0, size, mtime_ns)))
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -149,6 +151,11 @@ def _stamp_of(path: Path, status_file: Path) -> tuple[int, int, int] | None:
     begin = f".{status_file.name}"
     found = _STAMP.match(path.name, len(begin)) if path.name.startswith(begin) else None
     return None if found is None else (int(found[1]), int(found[2]), int(found[3]))
+
+
+def _stamp(at_s: float, examined: Identity) -> str:
+    _, size, mtime_ns = examined
+    return f"{at_s * 1000:.0f}-{size}-{mtime_ns}"
 
 
 def _own_name(status_file: Path, stamp: str) -> Path:

@@ -52,6 +52,13 @@ def save(file: IO[str], text: str) -> None:
     file.flush()
 
 
+def as_of_a_dead_process(name: str) -> str:
+    """The name of a file of this process as one that has ended would have called it."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    return re.sub(re.escape(process_name()), process_name(dead.pid), name)
+
+
 def hidden(layout: Layout) -> list[str]:
     return [name for name in os.listdir(layout.run_state) if name.startswith(".")]
 
@@ -130,10 +137,7 @@ def test_an_edit_of_a_file_whose_process_was_killed_is_applied_once(layout: Layo
         with store.transaction() as tx:
             tx.change("a", Event.HELD, Change(state=State.HELD))
         (name,) = hidden(layout)
-        dead = subprocess.Popen(["true"])
-        dead.wait()
-        left = re.sub(re.escape(process_name()), process_name(dead.pid), name)
-        os.rename(layout.run_state / name, layout.run_state / left)
+        os.rename(layout.run_state / name, layout.run_state / as_of_a_dead_process(name))
         following = Projector(Store(layout, by="pod-1"))
         following.recover_leftovers()
         following.store.refresh()
@@ -142,6 +146,28 @@ def test_an_edit_of_a_file_whose_process_was_killed_is_applied_once(layout: Layo
         save(program, queued(text, "c"))
     following.check_replaced()
     assert following.store.records["c"].state is State.QUEUED
+    following.close()
+    assert hidden(layout) == []
+
+
+def test_a_file_whose_process_was_killed_when_it_had_just_replaced_it_is_watched(
+    layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise SystemExit
+
+    with open(layout.status_file, "r+", encoding="utf-8") as program:
+        text = queued(program.read())
+        with monkeypatch.context() as patched, pytest.raises(SystemExit):
+            patched.setattr(replaced, "keep", die)
+            requeue_b(store)
+        (name,) = hidden(layout)
+        os.rename(layout.run_state / name, layout.run_state / as_of_a_dead_process(name))
+        following = Projector(Store(layout, by="pod-1"))
+        following.recover_leftovers()
+        save(program, text)
+    following.check_replaced()
+    assert following.store.records["a"].state is State.QUEUED
     following.close()
     assert hidden(layout) == []
 

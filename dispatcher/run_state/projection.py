@@ -33,7 +33,7 @@ from dispatcher.run_state.states import Record
 from dispatcher.run_state.store import Store
 
 _TRIES: Final = 5
-# The number of replaced files that are watched at once: each costs a descriptor.
+# The number of replaced files that are watched at once for writers that may not exist: each costs a descriptor.
 _WATCHED: Final = 64
 # How long a process that ends waits for a save that is half written, and how often one that goes on looks for the rest.
 _LAST_WAIT_S: Final = 1.0
@@ -119,7 +119,10 @@ class Projector:
         surplus = len(self._retired) - _WATCHED
         for number, retired in enumerate(list(self._retired)):
             # Asked first: what was saved before the answer is read after it.
-            is_final = not retired.may_be_saved(network=self._is_network, in_a_hurry=number < surplus)
+            if number < surplus:
+                is_final = not retired.has_writer(network=self._is_network)
+            else:
+                is_final = not retired.may_be_saved(network=self._is_network)
             self._check(retired)
             if is_final:
                 self._drop(retired)

@@ -64,8 +64,12 @@ class Replaced:
         age_s = time.monotonic() - self._begun_s
         if age_s < GRACE_S and not in_a_hurry:
             return True
-        has_writer = None if network else _has_writer(self.fd)
+        has_writer = self.has_writer(network=network)
         return age_s < LINGER_S if has_writer is None else has_writer
+
+    def has_writer(self, *, network: bool) -> bool | None:
+        """Whether a program has it open for writing; None where that cannot be known."""
+        return None if network else _has_writer(self.fd)
 
     def hand_over(self, status_file: Path) -> None:
         """Leave it to the next process that opens the workspace."""

@@ -11,7 +11,7 @@ from typing import IO
 import pytest
 
 from dispatcher.base.host import process_name
-from dispatcher.run_state import replaced
+from dispatcher.run_state import projection, replaced
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
@@ -196,6 +196,23 @@ def test_where_the_kernel_does_not_tell_who_writes_the_file_waits(
     monkeypatch.setattr(replaced, "LINGER_S", 0.0)
     monkeypatch.setattr(replaced, "GRACE_S", 0.0)
     Projector(store).check_replaced()
+    assert hidden(layout) == []
+
+
+def test_the_files_are_bounded_where_the_kernel_does_not_tell(
+    layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with the files of another user: many versions are written while each would be watched for a while."""
+    monkeypatch.setattr(replaced, "_has_writer", lambda fd: None)
+    monkeypatch.setattr(projection, "_WATCHED", 3)
+    pod = Projector(store)
+    for number in range(6):
+        with store.transaction() as tx:
+            tx.change(f"more{number}", Event.QUEUED, Change(state=State.QUEUED))
+        pod.write()
+    assert len(hidden(layout)) == 3
+    monkeypatch.setattr(replaced, "LINGER_S", 0.0)
+    pod.close()
     assert hidden(layout) == []
 
 

@@ -8,17 +8,21 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from fleet import Fleet, shell, wait_until
 from nvml_driver import Driver
 
 from dispatcher.outlets.base import Key
+from dispatcher.outlets.local import gpu_users
 from dispatcher.outlets.local.gpu_minutes import MOST_USERS, GpuMinutes
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.gpu_sampler import Publisher
-from dispatcher.outlets.local.gpus import Gpu
-from dispatcher.run_state.gpu_hour import MINUTES, GpuUser, PodGpus, read_gpus, write_gpus
+from dispatcher.outlets.local.gpu_users import others_on
+from dispatcher.outlets.local.gpus import Gpu, GpuProcess
+from dispatcher.run_state.gpu_hour import MINUTES, GpuHour, GpuUser, PodGpus, read_gpus, write_gpus
+from dispatcher.workspace import Layout
 
 NOW = 29_000_000
 QUICK = "gpu_idle: {after: 2s}\nheartbeat: 0.2s\nkill_grace: 2s\n"
@@ -31,6 +35,25 @@ def sampled(*samples: tuple[int, int | None]) -> GpuMinutes:
     for before, percent in samples:
         minutes.note_use(NOW - before, Gpu(index=0, mean_percent=percent))
     return minutes
+
+
+def test_a_process_may_call_itself_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name has 15 bytes at most, which may end in the middle of a letter."""
+    monkeypatch.setattr(gpu_users, "in_container", lambda: False)
+    script = r"printf '\033[2Jtrain\303' >/proc/$$/comm; echo; read _"
+    words = ["bash", "-c", script]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        gpu = Gpu(index=0, processes=(GpuProcess(pid=other.pid, used_mib=7),))
+        users, _ = others_on(gpu, lambda pid: False)
+        other.communicate()
+    layout = Layout(tmp_path)
+    layout.pods_dir.mkdir(parents=True)
+    write_gpus(layout, "pod", PodGpus(NOW, {"gpu0": GpuHour([], [], users)}))
+    found = read_gpus(layout, "pod")
+    assert found is not None
+    assert [user.program for user in found.gpus["gpu0"].users or ()] == ["?[2Jtrain?"]
 
 
 class TestMinutes:

@@ -133,7 +133,7 @@ def _user(process: GpuProcess) -> GpuUser:
 
     try:
         found = psutil.Process(process.pid)
-        return GpuUser(process.pid, found.username(), found.name(), process.used_mib)
+        return GpuUser(process.pid, _printable(found.username()), _printable(found.name()), process.used_mib)
     except psutil.Error:
         return GpuUser(process.pid, used_mib=process.used_mib)
 
@@ -149,6 +149,10 @@ def describe_process(pid: int) -> str:
             command = " ".join(process.cmdline()) or process.name()
     except psutil.Error:
         return f"pid {pid}"
-    # A command line may hold anything, also what moves a terminal's cursor.
-    clean = "".join(letter if letter.isprintable() else "?" for letter in command)
+    clean = _printable(command)
     return f"pid {pid} ({user}: {clean if len(clean) <= COMMAND_WIDTH else clean[: COMMAND_WIDTH - 3] + '...'})"
+
+
+def _printable(text: str) -> str:
+    """A process may call itself anything: what is no text at all, or moves a terminal's cursor."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

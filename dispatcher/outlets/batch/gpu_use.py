@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -17,11 +17,11 @@ _NEVER: Final = float("-inf")
 
 
 class _Sample(msgspec.Struct, frozen=True):
-    """The content of gpu-use.json; `samples` is the number of this one."""
+    """The content of gpu-use.json; `samples` is the number of this one. What a job may have written there is bounded."""
 
     samples: int
-    gpus: int
-    idle_s: float
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    idle_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class ToldGpuUse:
@@ -59,7 +59,7 @@ class ToldGpuUse:
 
 
 def _read(path: Path) -> _Sample | None:
-    """None where there is none, or while it is being written."""
+    """None where there is none, while it is being written, and where a job has written something else."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

@@ -50,6 +50,12 @@ def test_what_is_no_cgroup_is_left_alone(paths: AttemptPaths, tmp_path: Path, co
     cgroups.remove_of(paths)
 
 
+@pytest.mark.parametrize("content", ['{"cpus": -8}', '{"gpu_memory_mib": -1024}', '{"memory_mib": "all"}', "{"])
+def test_a_job_cannot_make_room_that_is_not_there(paths: AttemptPaths, content: str) -> None:
+    paths.slot.write_text(content)
+    assert read_slot(paths) == Slot()
+
+
 def test_nobody_waits_for_the_writer_of_a_pipe(paths: AttemptPaths) -> None:
     os.mkfifo(paths.cgroup)
     os.mkfifo(paths.slot)

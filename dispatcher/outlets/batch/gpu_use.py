@@ -17,7 +17,7 @@ _NEVER: Final = float("-inf")
 
 
 class _Sample(msgspec.Struct, frozen=True):
-    """The content of gpu-use.json; `samples` is the number of this one. What a job may have written there is bounded."""
+    """The content of gpu-use.json; `samples` is the number of this one. A job may have written anything there."""
 
     samples: int
     gpus: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]

@@ -228,11 +228,11 @@ class LocalOutlet:
         tree.limits = Limits(bundle.time_limit_s or 0.0, math.ceil(self._config.kill_grace_s))
         tree.earliest_s = earliest_s
         self._trees[bundle.key] = tree
+        if bundle.request.gpu_memory_mib and len(bundle.slot.gpus) == 1 and not bundle.slot.gpu_memory_mib:
+            self._unshared.add(bundle.key)
 
     def _in_cgroup(self, bundle: Bundle) -> Bundle:
         """The bundle, its wrapper told of the cgroup that its job is to enter. A container has cgroups of its own."""
-        if bundle.request.gpu_memory_mib and len(bundle.slot.gpus) == 1 and not bundle.slot.gpu_memory_mib:
-            self._unshared.add(bundle.key)
         paths = self._paths(bundle.key)
         made = None if contract.NODE_FILE in bundle.files else self._cgroups.make(bundle.key, paths, bundle.slot)
         if made is None:

@@ -25,6 +25,8 @@ def with_slot(bundle: Bundle) -> Bundle:
 def read_slot(paths: AttemptPaths) -> Slot:
     """What was counted for an attempt, without its GPUs; nothing where it asks for nothing, or the file is gone."""
     try:
-        return msgspec.json.decode(files.read_at_once(paths.slot), type=Slot)
+        found = msgspec.json.decode(files.read_at_once(paths.slot), type=Slot)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return Slot()
+    # Its job may have written there: it must not make room that is not there.
+    return found if min(found.cpus, found.memory_mib, found.gpu_memory_mib or 0) >= 0 else Slot()

@@ -1,4 +1,4 @@
-"""What an attempt tells of its GPUs: it counts while it is new, and whatever else its job has written there does not."""
+"""What an attempt tells of its GPUs: it counts while it is new, and what else its job has written there does not."""
 
 from __future__ import annotations
 

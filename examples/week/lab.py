@@ -48,8 +48,6 @@ class Lab:
         self._drivers = drivers
         self._web: Web | None = None
 
-    # People.
-
     def run(self, user: str, *words: str) -> str:
         """A command of `user` that must succeed: what it prints."""
         return self.fleet.run(*words, **_identity(user))
@@ -91,8 +89,6 @@ class Lab:
         self._git("init", "--quiet", "--initial-branch", "main")
         self.commit("The lab")
 
-    # Hosts and pods.
-
     def start_pod(self, name: str) -> Dispatcher:
         here = _identity("lab") | {"DISPATCHER_HOST": name}
         if name in self._drivers:
@@ -115,8 +111,6 @@ class Lab:
             ]
         self._drivers[host].say(*lines)
 
-    # What is to be seen.
-
     def states(self, jobs: Collection[str] | None = None) -> dict[str, int]:
         """How many of the jobs, or of all, are in which state."""
         known = self.fleet.states()
@@ -138,8 +132,6 @@ class Lab:
         """What `notify --json` says of the notices."""
         return dict(Counter(row["state"] for row in self.json("notify")))
 
-    # What arrived.
-
     @property
     def notices(self) -> Path:
         return self.root / "notices.jsonl"
@@ -152,8 +144,6 @@ class Lab:
     def told_events(self, target: str) -> list[str]:
         """The events of the notices that arrived at a target which gets them as data."""
         return [event["event"] for notice in self.arrived()[target] for event in notice["events"]]
-
-    # The page.
 
     @property
     def web(self) -> Web:

@@ -18,7 +18,7 @@ from dispatcher.config import Config
 from dispatcher.errors import CodeError, StateError, StorageError, TemplateError, UsageError, nearest
 from dispatcher.matrix.entry import OWNER, RESERVED, Entry
 from dispatcher.matrix.manifest import read_entries
-from dispatcher.matrix.new_jobs import NAME, ROW_KEYS, NewJobs, check_key, check_param, product, stem_of
+from dispatcher.matrix.new_jobs import NAME, NO_PARAMS, NewJobs, check_key, check_param, product, stem_of
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -230,7 +230,7 @@ def new_jobs(
         raise UsageError("--name: the CSV file gives the names")
     _check_rows(rows)
     values = {key: _values_of(key, value) for key, value in params.items()}
-    columns = [key for key in (rows[0] if rows else ()) if key not in ROW_KEYS]
+    columns = [key for key in (rows[0] if rows else ()) if key not in NO_PARAMS]
     telling = [*values] if NAME in columns else [*columns, *values]
     return NewJobs(
         common={"command": command if isinstance(command, str) else words, **common},
@@ -251,7 +251,7 @@ def _check_rows(rows: Sequence[Mapping[str, Any]] | None) -> None:
             raise UsageError(
                 f"rows: row {number} has other keys ({', '.join(row)}) than the first ({', '.join(rows[0])})"
             )
-    for key in rows[0].keys() - {NAME, *ROW_KEYS}:
+    for key in rows[0].keys() - {NAME, *NO_PARAMS}:
         check_key(key, "rows")
     _as_written([dict(row) for row in rows], "rows")
 

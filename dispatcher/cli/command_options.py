@@ -55,8 +55,9 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
         from dispatcher.matrix.new_jobs import read_params
         from dispatcher.submitting import METHOD, new_jobs
 
-        if self.name is not None and not is_name(self.name):
-            raise UsageError(f"--name {shown(self.name)}: {NAME_EXPECTED}")
+        for option, name in (("--name", self.name), ("--method", self.method)):
+            if name is not None and not is_name(name):
+                raise UsageError(f"{option} {shown(name)}: {NAME_EXPECTED}")
         resources = hardware.resources()
         gpus = resources.pop("min_chips", None)
         common = {
@@ -64,7 +65,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
             "gpus": gpus,
             "gpu_memory": self.gpu_memory,
             "resources": resources or None,
-            "needs": [need for option in self.needs for need in option.split(",") if need] or None,
+            "needs": _needs(self.needs) or None,
             "priority": self.priority,
             "time_limit": _time_limit(self.time_limit),
             "retries": self.retries,
@@ -147,6 +148,16 @@ command_options: Final = one_argument("job", CommandOptions, (
 ))  # fmt: skip
 
 
+def _needs(options: tuple[str, ...]) -> list[str]:
+    """The jobs that are needed, each once. An empty word is refused: the variable that names the job is unset."""
+    for option in options:
+        if "" in option.split(","):
+            raise UsageError(
+                f"--needs {shown(option)}: names no job there: expected a job's id, or several with commas"
+            )
+    return list(dict.fromkeys(need for option in options for need in option.split(",")))
+
+
 def _time_limit(text: str | None) -> str | float | None:
     if text is None:
         return None
@@ -195,6 +206,8 @@ def _fault_of(path: Path) -> str:
 
 def _directory(given: str | None, layout: Layout) -> str | None:
     """Where the command runs, as entries have it; None for the workspace's root."""
+    if given is not None and not given.strip():
+        raise UsageError(f"--cwd {shown(given)}: expected a directory")
     # What the shell calls the current directory may lead through links.
     path, root = Path(os.path.realpath(given or ".")), Path(os.path.realpath(layout.root))
     if not path.is_relative_to(root):

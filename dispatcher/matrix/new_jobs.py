@@ -31,13 +31,14 @@ NAME: Final = "name"
 ROW_KEYS: Final = frozenset(
     {"gpus", "gpu_memory", "priority", "needs", "retries", "time_limit", "queue_limit", "outlet", "cwd", "env_file"}
 )
+# The columns that are resources of the job; an empty cell asks for none.
+ROW_RESOURCES: Final = frozenset({"cpus", "memory"})
+NO_PARAMS: Final = ROW_KEYS | ROW_RESOURCES
 
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _COMMA: Final = re.compile(r"(?<!\\),")
-_A_NUMBER: Final = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
+_A_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _RANGE: Final = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})", re.ASCII)
-# `0.1..0.5`, `1..9..2`: a range to those who write it, and none here.
-_LIKE_A_RANGE: Final = re.compile(rf"{_A_NUMBER}(\.\.{_A_NUMBER})+", re.ASCII)
 _EXPONENT: Final = re.compile(r"[-\d.]+[eE][-+]?\d+", re.ASCII)
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_SUFFIX: Final = 100
@@ -73,7 +74,7 @@ class NewJobs(msgspec.Struct, frozen=True, kw_only=True):
     def documents(self, is_taken: Callable[[str], bool]) -> list[dict[str, Any]]:
         """The entries. Where no ids were given they have such as no job has yet."""
         return [
-            {"job_id": job, **self.common, **{key: value for key, value in row.items() if _is_set(key, value)}}
+            {"job_id": job, **self.common, **_keys_of(row, self.common.get("resources"))}
             for job, row in zip(self._ids(is_taken), self.rows, strict=True)
         ]
 
@@ -97,9 +98,14 @@ class NewJobs(msgspec.Struct, frozen=True, kw_only=True):
         return [f"_{number}" for number in range(1, len(self.rows) + 1)]
 
 
-def _is_set(key: str, value: Any) -> bool:
-    """Whether this of a row becomes a key of the entry."""
-    return key != NAME and not (value is None and key in ROW_KEYS)
+def _keys_of(row: Mapping[str, Any], resources: Any) -> dict[str, Any]:
+    """The keys that a row sets in its entry; its resources come before those that all jobs ask for."""
+    found = {key: value for key, value in row.items() if key != NAME and not (value is None and key in NO_PARAMS)}
+    own = {key: found.pop(key) for key in row if key in ROW_RESOURCES and key in found}
+    # What is no mapping stays, and is refused.
+    if own and (resources is None or isinstance(resources, Mapping)):
+        found["resources"] = {**(resources or {}), **own}
+    return found
 
 
 def _id_part(value: Any) -> str:
@@ -120,6 +126,7 @@ def read_params(options: Iterable[str]) -> dict[str, Sequence[Any]]:
         if key in found:
             raise UsageError(f"--param {option}: {key} has values already: give all of them in one option")
         found[key] = _values(text, f"--param {option}")
+        _refuse_equal(found[key], f"--param {option}")
     return found
 
 
@@ -127,6 +134,8 @@ def check_param(key: str, where: str) -> None:
     """UsageError where `key` cannot be a parameter with several values."""
     if key == NAME:
         raise UsageError(f"{where}: {NAME} is the column of a CSV file with the ids: use another word, or --name")
+    if key in ROW_RESOURCES:
+        raise UsageError(f"{where}: {key} is what a job asks for and no parameter: use another word, or the option")
     check_key(key, where)
 
 
@@ -148,15 +157,32 @@ def _values(text: str, where: str) -> Sequence[Any]:
     return list(itertools.chain.from_iterable(parts))
 
 
+def _refuse_equal(values: Sequence[Any], where: str) -> None:
+    """Equal values would be equal jobs; an empty one beside others is a comma too many, or an unset variable."""
+    if isinstance(values, range):
+        return
+    if len(values) > 1 and "" in values:
+        raise UsageError(f"{where}: one of the values is empty: remove the comma, or write the value")
+    seen: set[str] = set()
+    for value in values:
+        if text_of(value) in seen:
+            raise UsageError(f"{where}: the value {shown(value)} is there twice: write it once")
+        seen.add(text_of(value))
+
+
 def _part(text: str, where: str) -> Sequence[Any]:
-    """The values of `1..3`, or the one value that it is."""
+    """The values of `1..3`, or the one value that it is.
+
+    With a number at either end, as in `0.1..0.5`, `1..` or `1..9..2`, it is a range to those who write it.
+    """
     found = _RANGE.fullmatch(text)
     if found:
         first, last = int(found[1]), int(found[2])
         if first > last:
             raise UsageError(f"{where}: the range is empty: expected the smaller number first")
         return range(first, last + 1)
-    if _LIKE_A_RANGE.fullmatch(text):
+    ends = text.split("..")
+    if len(ends) > 1 and (_A_NUMBER.fullmatch(ends[0]) or _A_NUMBER.fullmatch(ends[-1])):
         raise UsageError(f"{where}: {text}: a range is one of whole numbers, as in 1..3: write each value, with commas")
     return [read_value(text.replace("\\,", ","))]
 
@@ -195,7 +221,7 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
                 raise UsageError(f"{where}, header: column {place} has no name: name it, or remove the last comma")
             if header.count(key) > 1:
                 raise UsageError(f"{where}: the column {shown(key)} is there twice")
-            if key != NAME and key not in ROW_KEYS:
+            if key != NAME and key not in NO_PARAMS:
                 check_key(key, f"{where}, header")
         begun = reader.line_num + 1
         for cells in reader:
@@ -227,7 +253,7 @@ def _row(header: Sequence[str], cells: Sequence[str], where: str) -> dict[str, A
     for key, cell in zip(header, cells, strict=True):
         if key == "needs":
             row[key] = re.split(r"[,\s]+", cell.strip()) if cell.strip() else None
-        elif key in ROW_KEYS and not cell:
+        elif key in NO_PARAMS and not cell:
             row[key] = None
         else:
             row[key] = cell if key in (NAME, "outlet", "cwd", "env_file") else read_value(cell)

@@ -272,7 +272,7 @@ def test_keys_of_the_entry(empty: Fleet) -> None:
         "--retries",
         "2",
     ]
-    assert submit(empty, *options, "--needs", "first", "--env", "A=b=c", "--name", "x", "--", "./run") == ["x"]
+    assert submit(empty, *options, "--needs", "first,first", "--env", "A=b=c", "--name", "x", "--", "./run") == ["x"]
     assert written(empty)[1] == {
         "job_id": "x", "command": ["./run"], "method": "command", "gpus": 2, "needs": ["first"], "priority": -1,
         "resources": {"cpus": 4, "memory": "65536M"}, "time_limit": 90.0, "retries": 2, "env": {"A": "b=c"},
@@ -285,6 +285,8 @@ def test_options_that_look_right_and_are_not(empty: Fleet) -> None:
     assert (done.returncode, done.stdout) == (0, "away\n")
     assert "--cwd /not/here: there is no such directory here" in done.stderr
     assert '--name "my job": expected 1 to 200 letters' in fails(empty, "--name", "my job", "--", "true")
+    for option in ("--needs", "--method", "--cwd"):
+        assert f'{option} "": ' in fails(empty, option, "", "--", "true")
     (empty.root / "bad.csv").write_text('x,y\n1,2\n3,"4\n5,6\n')
     said = fails(empty, "--from", "bad.csv", "--", "echo", "{x}{y}")
     assert '--from bad.csv, line 3: a quotation mark (") is opened and never closed' in said
@@ -318,6 +320,11 @@ def test_a_csv_file_may_set_keys_of_entries(empty: Fleet) -> None:
     assert [[one.get(key) for key in keys] for one in written(empty)[1:]] == [
         [0, 5, None, "90m"], [None, 1, ["first"], None], [2, 1, None, 60],
     ]  # fmt: skip
+    (empty.root / "jobs.csv").write_text("name,cpus,memory\na,2,8G\nb,,\n")
+    submit(empty, "--from", "jobs.csv", "--cpus", "1", "--", "true")
+    assert [one["resources"] for one in written(empty)[4:]] == [{"cpus": 2, "memory": "8G"}, {"cpus": 1}]
+    (empty.root / "bad.csv").write_text("x,cpus\n1,many\n")
+    assert 'cpus is "many": expected a whole number' in fails(empty, "--from", "bad.csv", "--", "echo", "{x}")
     (empty.root / "bad.csv").write_text("x,gpus\n1,many\n")
     assert 'gpus = "many": expected a whole number' in fails(empty, "--from", "bad.csv", "--", "echo", "{x}")
     (empty.root / "bad.csv").write_text("x,command\n1,rm\n")

@@ -30,7 +30,9 @@ def test_what_jobs_are_called(command: str, stem: str) -> None:
 
 
 def test_values_of_parameters() -> None:
-    found = read_params(["lr=1e-3,1e-4", "seed=1..3", r"text=a\,b,c", "on=true", "none=", "n=-1..1,7", "p=../a,.."])
+    found = read_params(
+        ["lr=1e-3,1e-4", "seed=1..3", r"text=a\,b,c", "on=true", "none=", "n=-1..1,7", "p=../a,..,a..b"]
+    )
     assert {key: list(values) for key, values in found.items()} == {
         "lr": [0.001, 0.0001],
         "seed": [1, 2, 3],
@@ -38,7 +40,7 @@ def test_values_of_parameters() -> None:
         "on": ["true"],
         "none": [""],
         "n": [-1, 0, 1, 7],
-        "p": ["../a", ".."],
+        "p": ["../a", "..", "a..b"],
     }
 
 
@@ -57,6 +59,14 @@ def test_what_a_number_would_change_stays_text(text: str) -> None:
         (["a=3..1"], "the range is empty"),
         (["a=0.1..0.5"], "a range is one of whole numbers"),
         (["a=1..9..2"], "a range is one of whole numbers"),
+        (["a=1.."], "a range is one of whole numbers"),
+        (["a=1...3"], "a range is one of whole numbers"),
+        (["a=1,b..2"], "a range is one of whole numbers"),
+        (["a=1e-3,0.001"], "the value 0.001 is there twice"),
+        (["a=1..3,2"], "the value 2 is there twice"),
+        (["a=,"], "one of the values is empty"),
+        (["cpus=2"], "cpus is what a job asks for"),
+        (["memory=1G"], "memory is what a job asks for"),
         (["a=1..1000000000,7"], "1000000001 jobs at once"),
     ],
 )

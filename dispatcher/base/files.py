@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from dispatcher.base import host
+from dispatcher.base.messages import bytes_text
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import StorageError
 
@@ -46,6 +47,8 @@ ADVICE = {
 
 # The number of the error of what is no plain file.
 NO_PLAIN_FILE: Final = errno.EINVAL
+# More of a small file that a job writes is never read: it would be the memory of whoever looks.
+LARGEST: Final = 16 << 20
 
 
 def error_name(error: OSError) -> str:
@@ -187,16 +190,32 @@ def open_at_once(path: str, flags: int) -> int:
     file, is an OSError.
     """
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    # A link to a device has no end.
     if not modes.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(NO_PLAIN_FILE, "no plain file", path)
     return fd
 
 
-def read_at_once(path: Path | str) -> bytes:
-    """The content of a file that a job writes. Raises OSError, also for what is no plain file."""
-    with open(path, "rb", buffering=0, opener=open_at_once) as file:
-        return file.readall()
+def read_at_once(path: Path | str, largest: int = LARGEST) -> bytes:
+    """The content of a file that a job writes.
+
+    Raises OSError, also for what is no plain file and, with EFBIG, for a file that is longer than `largest`.
+    """
+    fd = open_at_once(os.fspath(path), os.O_RDONLY)
+    try:
+        size = os.fstat(fd).st_size
+        data = b""
+        # A file may be longer than it says, as those in /proc are.
+        while size <= largest and (part := os.read(fd, min(max(size + 1, _PAGE), largest + 1) - len(data))):
+            data += part
+            size = max(size, len(data))
+    finally:
+        os.close(fd)
+    if size > largest:
+        text = f"{bytes_text(size)} long, more than the {bytes_text(largest)} that are read"
+        raise OSError(errno.EFBIG, text, os.fspath(path))
+    return data
 
 
 def read_fresh(path: Path | str) -> bytes | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from dispatcher.base.messages import counted, first_names
+from dispatcher.base.messages import counted, first_names, indented
 from dispatcher.cli.common import format_option, keys_option, open_workspace, read_list, state_option, where_option
 from dispatcher.cli.complete import complete_result_key, complete_sort_key, complete_words
 from dispatcher.cli.printing import note, print_rows, print_text
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _AGGREGATES: Final = ("mean", "std", "mean+-std", "median", "min", "max", "sum", "best", "n")
 _FOR_PROGRAMS: Final = ("csv", "json")
+# Of jobs whose result cannot be read.
+_NAMED: Final = 20
 _KINDS: Final = ("bars", "heatmap", "curves")
 
 
@@ -187,8 +189,8 @@ def _tell(results: Results) -> None:
             f"attempts have no entry.json: {first_names(results.unsure)}"
         )
     if results.unreadable:
-        names = first_names(results.unreadable)
-        note(f"{counted(len(results.unreadable), 'result')} without values: result.json is not a JSON object: {names}")
+        jobs = [f"{job}: {why}" for job, why in results.unreadable.items()]
+        note(indented(f"{counted(len(jobs), 'result')} without values, because of result.json:", jobs, _NAMED))
     if results.failed:
         note(
             f"{counted(len(results.failed), 'job')} left out that wrote a result, but failed: "

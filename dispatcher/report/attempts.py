@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -13,6 +14,7 @@ from dispatcher.base import files
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import Line
 
+_MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 # Lines with what became of an attempt: its end, or a whole record where no older line is left.
 _ENDS: Final = frozenset(
     {
@@ -36,12 +38,18 @@ def parse_object(data: bytes | None) -> dict[str, Any] | None:
 def read_small(path: Path) -> bytes | None:
     """The content of a small file; None when it does not exist. On NFS it may be a few seconds old.
 
-    What is no plain file, such as a pipe, has no content: it is there, and cannot be read.
+    What is there and cannot be read, such as a pipe or a file that is too long, has no content.
     """
+    found = read_or_why(path)
+    return b"" if isinstance(found, str) else found
+
+
+def read_or_why(path: Path | str) -> bytes | str | None:
+    """The content of a small file; why it cannot be read; None when it does not exist."""
     try:
         return files.read_at_once(path)
     except OSError as error:
-        return b"" if error.errno == files.NO_PLAIN_FILE else None
+        return None if error.errno in _MISSING else (error.strerror or str(error))
 
 
 def has_succeeded(exit_file: bytes | None) -> bool:

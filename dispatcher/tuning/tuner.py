@@ -16,7 +16,7 @@ from dispatcher.base.mounts import mount_of
 from dispatcher.base.values import shown
 from dispatcher.errors import StateError, StorageError
 from dispatcher.matrix.new_jobs import NAME, NewJobs
-from dispatcher.report.attempts import read_small
+from dispatcher.report.attempts import read_or_why
 from dispatcher.report.results.reading import parse_result
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import State
@@ -272,10 +272,11 @@ class Tuner:
 
 def read_value(path: Path, key: str) -> tuple[float | None, str]:
     """The number that a `result.json` has under `key`, or why there is none."""
-    data = read_small(path)
-    result = None if data is None else parse_result(data)
+    found = read_or_why(path)
+    result = parse_result(found) if isinstance(found, bytes) else None
     if result is None:
-        return None, "no result.json" if data is None else "result.json is no JSON object"
+        why = f"cannot be read: {found}" if isinstance(found, str) else "is no JSON object"
+        return None, "no result.json" if found is None else f"result.json {why}"
     if key not in result:
         return None, f"result.json has no {key}"
     number = result[key]

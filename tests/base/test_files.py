@@ -57,3 +57,16 @@ def test_errors_say_what_failed_where_why_and_what_to_do(tmp_path: Path) -> None
     with pytest.raises(StorageError) as caught, files.storing("not saved"):
         gone.read_bytes()
     assert str(caught.value).startswith(f"not saved: No such file or directory ({gone}); ")
+
+
+def test_of_a_file_that_a_job_writes_no_more_is_read_than_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"x" * 5_000)
+    assert files.read_at_once(path, largest=5_000) == b"x" * 5_000
+    with pytest.raises(OSError, match=r"4.9 KiB long, more than the 4.9 KiB that are read") as caught:
+        files.read_at_once(path, largest=4_999)
+    assert caught.value.errno == errno.EFBIG
+    status = files.read_at_once("/proc/self/status")
+    assert status.startswith(b"Name:"), "a file that says that it is empty"
+    with pytest.raises(OSError, match="more than the"):
+        files.read_at_once("/proc/self/status", largest=100)

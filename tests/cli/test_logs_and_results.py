@@ -233,7 +233,8 @@ def test_a_result_that_is_no_object_is_said(done):
     assert len(done.run("results", "--json").json) == 4
     table = done.run("results", "--rows", "lang", "--value", "test_bpc")
     assert "1 result without test_bpc left out: fft_german_s2" in table.err
-    assert "1 result without values: result.json is not a JSON object: fft_german_s2" in table.err
+    assert "note: 1 result without values, because of result.json:\n      " in table.err
+    assert "fft_german_s2: not a JSON object" in table.err
 
 
 def test_a_failed_job_has_no_result_and_that_is_said(done):

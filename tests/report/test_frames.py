@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -136,7 +137,24 @@ def test_a_result_that_python_wrote_with_a_nan_is_read(lab):
     assert math.isnan(row["loss"]) and row["top"] == math.inf
     path.write_text('{"loss": ')
     results = lab.results()
-    assert (results.unreadable, "loss" in results[0]) == (["a"], False)
+    assert (results.unreadable, "loss" in results[0]) == ({"a": "not a JSON object"}, False)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (os.mkfifo, "no plain file"),
+        (lambda path: path.symlink_to("/dev/zero"), "no plain file"),
+        (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+        (lambda path: (path.touch(), os.truncate(path, 20 << 30)), "20 GiB long, more than the 16 MiB that are read"),
+    ],
+)
+def test_a_result_that_has_no_end_or_is_too_long_is_named_and_not_read(lab, spoil, why):
+    path = lab.layout.attempt("a", 1).result
+    path.unlink()
+    spoil(path)
+    results = lab.results()
+    assert (results.unreadable, "loss" in results[0]) == ({"a": why}, False)
 
 
 @pytest.mark.parametrize(

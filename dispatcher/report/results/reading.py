@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -15,8 +15,6 @@ from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state import journal
 from dispatcher.run_state.states import BY_HAND, PRUNED, Record, State
 from dispatcher.workspace import Layout
-
-_BLOCK: Final = 1 << 16
 
 
 def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Results:
@@ -29,16 +27,16 @@ def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Resu
     older: list[tuple[int, str, int]] = []
     for job, record in snapshot.records.items():
         attempt = last_success(layout, job, record)
-        data = _content(layout.result_file(job, attempt)) if attempt else None
+        data = attempts.read_or_why(layout.result_file(job, attempt)) if attempt else None
         if not attempt and record.state is State.FAILED and os.path.exists(layout.result_file(job, record.attempt)):
             results.failed.append(job)
         if data is None:
             if every_job:
                 results.add(_fixed(job, record, record.attempt or None), snapshot.entry(job), {})
             continue
-        result = parse_result(data)
+        result = None if isinstance(data, str) else parse_result(data)
         if result is None:
-            results.unreadable.append(job)
+            results.unreadable[job] = data if isinstance(data, str) else "not a JSON object"
         listed = snapshot.entries.get(job)
         is_last = attempt == record.attempt
         entry = ran.last(job, record, listed) if is_last else ran.attempt(job, attempt)
@@ -50,25 +48,6 @@ def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Resu
         results.add(_fixed(job, record, attempt), entry or listed, result or {})
     _set_times(layout, results, older)
     return results
-
-
-def _content(path: str) -> bytes | None:
-    """The content of a file; None when it cannot be read. Half as many calls as `open` makes."""
-    try:
-        # A job may put a pipe there, whose opening waits for a writer.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        data = piece = os.read(fd, _BLOCK)
-        while piece:
-            piece = os.read(fd, _BLOCK)
-            data += piece
-        return data
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
 
 
 def parse_result(data: bytes) -> dict[str, Any] | None:

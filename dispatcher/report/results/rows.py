@@ -22,9 +22,9 @@ TIMES: Final = ("started_at", "finished_at")
 class Results(list[dict[str, Any]]):
     """A list of rows, one dict per job. `parameters` and `values` are the keys of parameters and of results.
 
-    `with_result`: jobs with a `result.json`. `unreadable`: those where it is not a JSON object. `unsure`: jobs whose
-    row has the parameters of the current manifest, because their attempt has no `entry.json`. `failed`: jobs that wrote
-    a result, but failed.
+    `with_result`: jobs with a `result.json`. `unreadable`: why it has no values, of those where that is so. `unsure`:
+    jobs whose row has the parameters of the current manifest, because their attempt has no `entry.json`. `failed`: jobs
+    that wrote a result, but failed.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Results(list[dict[str, Any]]):
         self.values: list[str] = []
         self.unsure: list[str] = []
         self.failed: list[str] = []
-        self.unreadable: list[str] = []
+        self.unreadable: dict[str, str] = {}
         self.with_result: set[str] = set()
         self._of_parameters: dict[str, None] = {}
         self._of_values: dict[str, None] = {}

@@ -100,7 +100,7 @@ def _shown_pod(row: dict[str, Any], now_s: float) -> dict[str, Any]:
     beat_at_s = parse_time(row["heartbeat_at"])
     return {
         "pod": row["pod"],
-        "state": row["state"],
+        "state": row["state"] if row["silent_s"] is None else f"no sign of life for {duration_text(row['silent_s'])}",
         "slots": f"{row['busy']}/{row['size']} busy" if row["size"] else "",
         "heartbeat": "" if beat_at_s is None else ago(now_s - beat_at_s),
         "up": duration_text(row["up_s"]) if row["alive"] else "",

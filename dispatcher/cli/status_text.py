@@ -128,9 +128,11 @@ def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
 
 def rate_words(pace: Pace, stalled: int, idle: int) -> list[str]:
     """Slots and rate, jobs that need a look; nothing where nothing runs and nothing is left to run."""
-    if not (pace.left or pace.pods or pace.stuck):
+    if not (pace.left or pace.pods or pace.silent or pace.stuck):
         return []
-    words = [f"{pace.slots_busy} of {counted(pace.slots, 'slot')} busy" if pace.pods else "no pod is running"]
+    words = [f"{pace.slots_busy} of {counted(pace.slots, 'slot')} busy"] if pace.pods else []
+    words += [f"{counted(len(pace.silent), 'pod shows', 'pods show')} no sign of life"] if pace.silent else []
+    words = words or ["no pod is running"]
     if pace.done_per_hour is not None:
         rate = f"{pace.done_per_hour:.0f}" if pace.done_per_hour >= 10 else f"{pace.done_per_hour:.1f}"
         words.append(f"{rate} jobs/h in the last {_window_text(pace.window_s)}")

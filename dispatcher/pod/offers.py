@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dispatcher.pod.options import PodOptions
 
 # Kinds of refusals: where all pods refuse for the same one, one sentence covers them all.
+SILENT: Final = "silent"
 DRAINING: Final = "draining"
 STOPPED: Final = "stopped"
 HOST: Final = "host"
@@ -57,10 +58,10 @@ class Refusal(msgspec.Struct, frozen=True):
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod takes. `outlets` is what each of its outlets offers, the preferred first.
 
-    `methods` (empty: all) and `where` are the filters that it was started with, `unusable_methods` what it cannot
-    start, and why; `stopped` is why it no longer claims, `blocked` the jobs whose claims failed, and why;
-    `code_problems` are the copies of the code that it cannot have, and why (empty name: one that is to be taken);
-    `lists` are the jobs of its manifest where that is not the default one.
+    `is_silent`: it shows no sign of life. `methods` (empty: all) and `where` are the filters that it was started with,
+    `unusable_methods` what it cannot start, and why; `stopped` is why it no longer claims, `blocked` the jobs whose
+    claims failed, and why; `code_problems` are the copies of the code that it cannot have, and why (empty name: one
+    that is to be taken); `lists` are the jobs of its manifest where that is not the default one.
     """
 
     pod: str
@@ -68,6 +69,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     outlets: Mapping[str, OutletOffer] = {}
     methods: Collection[str] = ()
     where: Where = Where()
+    is_silent: bool = False
     is_draining: bool = False
     stopped: str = ""
     blocked: Mapping[str, str] = {}
@@ -174,14 +176,17 @@ def published(offer: Offer) -> dict[str, Any]:
     }
 
 
-def offer_of(info: PodInfo, *, is_draining: bool = False, lists: Collection[str] | None = None) -> Offer:
-    """What a pod takes, as its file says. `lists`: see Offer."""
+def offer_of(
+    info: PodInfo, *, is_draining: bool = False, is_silent: bool = False, lists: Collection[str] | None = None
+) -> Offer:
+    """What a pod takes, as its file says. `is_silent`, `lists`: see Offer."""
     return Offer(
         pod=info.pod,
         host=info.host,
         outlets=_read_outlets(info),
         methods=info.methods,
         where=Where.parse(info.where),
+        is_silent=is_silent,
         is_draining=is_draining,
         stopped=info.stopped,
         blocked=info.blocked,
@@ -207,10 +212,14 @@ def refused_by_all(entry: Entry, request: Request, refusals: Mapping[str, Refusa
     if len(kinds) > 1:
         return "no live pod takes it: " + "; ".join(f"{pod}: {refusal.text}" for pod, refusal in refusals.items())
     kind = kinds.pop()
-    if kind == DRAINING:
-        return "all pods are draining"
-    if kind == METHOD:
-        return f"no live pod takes method {entry.method} (--methods)"
+    for_all = {
+        SILENT: f"{'pods' if len(refusals) > 1 else 'pod'} {', '.join(refusals)} "
+        f"{'show' if len(refusals) > 1 else 'shows'} no sign of life",
+        DRAINING: "all pods are draining",
+        METHOD: f"no live pod takes method {entry.method} (--methods)",
+    }
+    if kind in for_all:
+        return for_all[kind]
     if kind == OUTLET:
         offered = ", ".join(sorted({name for offer in offers for name in offer.outlets}))
         return f"asks for outlet {' or '.join(entry.outlet)}, which no live pod offers (offered: {offered})"

@@ -26,7 +26,7 @@ import msgspec
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Request
 from dispatcher.pod.in_flight import InFlight
-from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, STOPPED, Offer, Refusal, refused_by_all
+from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, SILENT, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
 from dispatcher.run_state.fold import Pause, host_scope
@@ -262,6 +262,8 @@ class Waiting:
 
     def _pod_refusal(self, offer: Offer, entry: Entry, request: Request, home: Home | None) -> Refusal | None:
         """Why this pod does not take the entry, whatever is free."""
+        if offer.is_silent:
+            return Refusal(SILENT, "shows no sign of life")
         if offer.is_draining:
             return Refusal(DRAINING, "draining")
         if offer.stopped:

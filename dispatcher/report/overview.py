@@ -23,6 +23,7 @@ from dispatcher.report.pace import Pace, pace
 from dispatcher.report.pivot import count_states
 from dispatcher.report.ran import count_text
 from dispatcher.report.refusals import refusal_text
+from dispatcher.report.silence import silence_texts
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
@@ -211,6 +212,7 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += snapshot.untold
     found += external_notices(snapshot)
     found += _dead_pods(snapshot)
+    found += silence_texts(snapshot.pods)
     found += [f"pod {pod.info.pod}: {line}" for pod in snapshot.pods if pod.is_alive for line in pod.info.warnings]
     found += _changed(snapshot)
     return found

@@ -36,8 +36,8 @@ _Z: Final = 1.645
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """The rate of a matrix, and what is left of it.
 
-    pods: those that are alive.
-    slots_busy, slots: of these; a draining pod has only the busy ones.
+    pods: those that are alive and show it; `silent` names those that show no sign of life.
+    slots_busy, slots: of `pods`; a draining pod has only the busy ones.
     done_per_hour: jobs that were done in the last `window_s` seconds; None when none was.
     left: jobs in flight and waiting that run without a person's help, `stuck` those that wait for one.
     remaining_s: an estimate for `left`, by the mean time that the jobs of each method took; None when it is unknown,
@@ -46,10 +46,11 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     unknown_methods: methods of `left` of which no job of the manifests was done lately: `remaining_s` lacks these jobs.
     refused: jobs of `left` that no live pod takes as things are, `stalled` those that run and show no progress:
         `remaining_s` lacks these, too.
-    is_claiming: whether a pod is alive that neither drains nor has stopped claiming.
+    is_claiming: whether a pod is at work that neither drains nor has stopped claiming.
     """
 
     pods: int
+    silent: tuple[str, ...]
     slots_busy: int
     slots: int
     done_per_hour: float | None
@@ -77,11 +78,12 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
     running = snapshot.jobs_in(*IN_FLIGHT)
     moving = [job for job in running if job not in snapshot.stalled]
     left, unknown = _left(snapshot, moving, taken, latest.took_s, len(running) + size - busy)
-    is_claiming = any(pod.is_alive and not (pod.is_draining or pod.info.stopped) for pod in snapshot.pods)
+    is_claiming = any(pod.is_at_work and not (pod.is_draining or pod.info.stopped) for pod in snapshot.pods)
     if not is_claiming and ready:
         left = _UNKNOWN
     return Pace(
-        pods=sum(pod.is_alive for pod in snapshot.pods),
+        pods=sum(pod.is_at_work for pod in snapshot.pods),
+        silent=tuple(pod.info.pod for pod in snapshot.pods if pod.state == "silent"),
         slots_busy=busy,
         slots=size,
         done_per_hour=in_window / window_s * _HOUR_S if in_window else None,
@@ -145,7 +147,7 @@ def _method(snapshot: Snapshot, job: str) -> str | None:
 def _slots(snapshot: Snapshot) -> tuple[int, int]:
     busy = size = 0
     for pod in snapshot.pods:
-        if pod.is_alive:
+        if pod.is_at_work:
             taken = sum(min(len(slot.jobs), slot.room) for slot in pod.info.slots)
             busy += taken
             size += taken if pod.is_draining else sum(slot.room for slot in pod.info.slots)

@@ -14,13 +14,14 @@ from dispatcher.workspace import Layout
 
 
 def pod_row(pod: PodStatus, now_s: float) -> dict[str, Any]:
-    """One pod as plain data; `up_s` and `heartbeat_at` are None when unknown."""
+    """One pod as plain data; `up_s` and `heartbeat_at` are None when unknown, `silent_s` while it shows life."""
     info = pod.info
     begun = parse_time(info.started_at)
     return {
         "pod": info.pod,
         "state": pod.state,
         "alive": pod.is_alive,
+        "silent_s": pod.silent_s,
         "host": info.host,
         "pid": info.pid,
         "user": info.user,

@@ -48,21 +48,30 @@ class PodStatus(msgspec.Struct, frozen=True):
     """A pod of the workspace, running or not.
 
     `beat_at_s` is when its last heartbeat was written, in seconds since 1970 by the clock of the file server: only for
-    display.
+    display. `silent_s`: for how long it has shown no heartbeat, where that is much longer than it may take (silence.py)
+    and nothing proves that it is dead.
     """
 
     info: PodInfo
     is_alive: bool
     is_draining: bool = False
     beat_at_s: float | None = None
+    silent_s: float | None = None
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether it is alive and shows it: only such a pod gives jobs its slots."""
+        return self.is_alive and self.silent_s is None
 
     @property
     def state(self) -> str:
-        """`running`, `draining`, `ended` or `dead`."""
+        """`running`, `draining`, `silent`, `ended` or `dead`."""
         if self.info.phase == "ended":
             return "ended"
         if not self.is_alive:
             return "dead"
+        if self.silent_s is not None:
+            return "silent"
         return "draining" if self.is_draining else self.info.phase
 
 

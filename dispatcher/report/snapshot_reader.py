@@ -27,6 +27,7 @@ from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
 from dispatcher.report.ran import RanWith
 from dispatcher.report.refusals import open_refusals
+from dispatcher.report.silence import silent_for_s
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.run_state import editors, journal, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
@@ -197,7 +198,9 @@ class SnapshotReader:
         for info in liveness.read_pods(self._layout):
             alive = liveness.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
             draining = alive and os.path.exists(self._layout.pod_drain(info.pod))
-            pods.append(PodStatus(info, alive, draining, _changed_at_s(self._layout.pod_file(info.pod))))
+            beat_at_s = _changed_at_s(self._layout.pod_file(info.pod))
+            silent_s = silent_for_s(info, beat_at_s, self._watch, time.time()) if alive else None
+            pods.append(PodStatus(info, alive, draining, beat_at_s, silent_s))
         return pods
 
     def _offer(self, pod: PodStatus) -> Offer:
@@ -207,7 +210,8 @@ class SnapshotReader:
         known = None
         if lists is not None and not isinstance(lists, ManifestError):
             known = Listed(lists, self._submitted.entries, self._store.records.is_ad_hoc)
-        return offer_of(pod.info, is_draining=pod.state != "running", lists=known)
+        is_silent = pod.silent_s is not None
+        return offer_of(pod.info, is_draining=pod.state != "running", is_silent=is_silent, lists=known)
 
     def _default_entries(self, records: Mapping[str, Record], warnings: list[str]) -> Entries:
         """The entries of the default manifest; none, and a warning, when it cannot be read."""

@@ -342,7 +342,7 @@ def _pod(pod: PodStatus) -> tuple[object, ...]:
     info = pod.info
     slots = [msgspec.structs.replace(slot, memory_used_mib=None, busy_percent=None) for slot in info.slots]
     still = msgspec.structs.replace(info, heartbeat=0, heartbeat_at="", journal=None, slots=slots)
-    return pod.is_alive, pod.is_draining, still
+    return pod.state, pod.is_draining, still
 
 
 def signature_of(path: Path) -> tuple[int, int, int] | None:

@@ -163,6 +163,7 @@ def attention(snapshot: Snapshot, whole: Pace) -> list[dict[str, Any]]:
         found.append({"kind": "paused", "text": text, "scope": pause.scope, "since": pause.at})
     found += _of_jobs(snapshot, "gpu_idle", snapshot.gpu_idle, ("leaves its GPU idle", "leave their GPUs idle"))
     found += _dead_pods(snapshot)
+    found += _silent_pods(snapshot)
     if whole.left > len(snapshot.in_flight()) and not whole.is_claiming:
         text = f"{counted(whole.left, 'job')} left to run, and no pod claims jobs: `dispatcher --pod NAME --gpus ...`"
         found.append({"kind": "nothing_claims", "text": text, "since": None})
@@ -220,6 +221,15 @@ def _dead_pods(snapshot: Snapshot) -> list[dict[str, Any]]:
             text = f"pod {pod.info.pod} on {pod.info.host} is dead{holds}: start it again, or another pod takes over"
             item = {"kind": "dead_pod", "text": text, "pod": pod.info.pod, "jobs": jobs[:_LISTED]}
             found.append({**item, "since": last_heartbeat(pod)})
+    return found
+
+
+def _silent_pods(snapshot: Snapshot) -> list[dict[str, Any]]:
+    found = []
+    for pod in snapshot.pods:
+        if pod.state == "silent":
+            text = f"pod {pod.info.pod} on {pod.info.host} shows no sign of life, and its lock is still held"
+            found.append({"kind": "silent_pod", "text": text, "pod": pod.info.pod, "since": last_heartbeat(pod)})
     return found
 
 

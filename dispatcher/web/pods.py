@@ -33,7 +33,8 @@ def pods(layout: Layout, snapshot: Snapshot) -> dict[str, Any]:
 
 def _pod(pod: PodStatus, layout: Layout, snapshot: Snapshot, *, shows_hours: bool) -> dict[str, Any]:
     row = pod_row(pod, snapshot.now_s)
-    del row["up_s"]
+    # Durations would change with every look; the page has the time of the heartbeat.
+    del row["up_s"], row["silent_s"]
     has_slots = pod.state != "ended"
     hours = gpu_hours(layout, pod, snapshot.now_s) if has_slots and shows_hours else {}
     slots: list[dict[str, Any]] = []

@@ -164,6 +164,7 @@ const KINDS = {
   gpu_idle: "GPU idle",
   stalled: "Stalled",
   dead_pod: "Pod dead",
+  silent_pod: "Pod silent",
   nothing_claims: "No pod",
   notice: "Doubtful notice",
   refused_edit: "Refused edit",

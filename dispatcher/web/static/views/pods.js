@@ -62,7 +62,7 @@ export class Pods {
     return h(
       "article",
       { key: pod.pod, class: pod.alive ? "pod" : "pod is-ended" },
-      h("h3", {}, pod.pod, h("span", { class: `tag p-${pod.state}` }, pod.state)),
+      h("h3", {}, pod.pod, h("span", { class: `tag p-${pod.state}` }, pod.state === "silent" ? `no sign of life for ${duration(secondsSince(pod.heartbeat_at))}` : pod.state)),
       h("p", { class: "quiet" }, words.filter(Boolean).join(" · ")),
       remarks([pod.stopped && `claims no more jobs: ${text(pod.stopped)}`, pod.slots_left_out > 0 && `${count(pod.slots_left_out, "slot")}: too many to show here, see dispatcher pods`, ...[pod.notes ?? []].flat()]),
       this.#slots(pod),

@@ -31,14 +31,18 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _USER = re.compile(r"\w[\w.\\@+$-]{0,199}")
 _NUMBERED_REASON = re.compile(r"(exit|signal) [0-9]{1,3}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MEMORY = re.compile(r"(?P<amount>[0-9]{1,12}(\.[0-9]+)?)\s?(?P<unit>[KMGT])(i?B)?", re.ASCII)
+_MEMORY = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)\s?(?P<unit>[KMGT])(i?B)?", re.ASCII)
+_LOWER_CASE = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)\s?(?P<unit>[kmgt])(i?b)?", re.ASCII | re.IGNORECASE)
 _MEMORY_KIB: Final = {"K": 1, "M": 2**10, "G": 2**20, "T": 2**30}
 _CLOCK = re.compile(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)", re.ASCII)
 _DAYS_CLOCK = re.compile(r"(?P<d>\d{1,4})-(?P<h>\d{1,2})(?::(?P<m>[0-5]?\d))?", re.ASCII)
-_UNITS = re.compile(r"(?:\d{1,9}(?:\.\d{1,9})?\s*[dhms]\s*)+", re.ASCII)
+_UNITS = re.compile(r"(?:\d{1,30}(?:\.\d{1,9})?\s*[dhms]\s*)+", re.ASCII)
 _UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])", re.ASCII)
 _SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _LONGEST_S: Final = 3650 * 86400
+# Of anything that is counted: no more than a person can mean.
+MOST: Final = 10**9
+_MOST_MIB: Final = 2**30
 
 _TIME_EXPECTED = "expected a time such as 90m, 8h, 1h30m, 01:30:00 or 1-12:00:00, or a number of seconds"
 NAME_EXPECTED = (
@@ -96,12 +100,19 @@ def parse_duration(value: object) -> float:
     seconds = _clock_seconds(value.strip()) if isinstance(value, str) else value
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise BadValueError(_TIME_EXPECTED)
-    if not math.isfinite(seconds) or not 0 < seconds <= _LONGEST_S:
-        raise BadValueError(f"{_TIME_EXPECTED}, more than 0 and at most ten years")
+    if not math.isfinite(seconds):
+        raise BadValueError(_TIME_EXPECTED)
+    if seconds > _LONGEST_S:
+        raise BadValueError(f"too long: {_TIME_EXPECTED}, at most ten years")
+    if seconds <= 0:
+        raise BadValueError(f"{_TIME_EXPECTED}, more than 0")
     return float(seconds)
 
 
 def _clock_seconds(text: str) -> float | None:
+    if text.startswith("-"):
+        later = _clock_seconds(text[1:].lstrip("-"))
+        return None if later is None else -later
     if _UNITS.fullmatch(text):
         return sum(float(number) * _SECONDS[unit] for number, unit in _UNIT.findall(text))
     clock = _CLOCK.fullmatch(text) or _DAYS_CLOCK.fullmatch(text)
@@ -112,9 +123,17 @@ def _clock_seconds(text: str) -> float | None:
 
 def parse_count(value: object) -> int:
     """A whole number, 0 or more."""
-    if type(value) is not int or value < 0:
-        raise BadValueError("expected a whole number, 0 or more")
+    if fault := _count_fault(value, 0):
+        raise BadValueError(fault)
+    assert type(value) is int
     return value
+
+
+def _count_fault(value: object, least: int) -> str:
+    """What is wrong with a whole number, `least` or more; empty when nothing is."""
+    if type(value) is not int or value < least:
+        return f"expected a whole number, {least} or more"
+    return f"too large: expected a whole number, at most {MOST}" if value > MOST else ""
 
 
 def parse_flag(value: object) -> bool:
@@ -276,8 +295,16 @@ def memory_mib(value: object) -> int:
     """MiB from `64G`, `512MB` or `1.5TiB`, rounded up; units are powers of 1024, as in SLURM."""
     amount = _MEMORY.fullmatch(value) if isinstance(value, str) else None
     if amount is None:
-        raise BadValueError('expected an amount with its unit, such as "64G"')
-    return math.ceil(float(amount["amount"]) * _MEMORY_KIB[amount["unit"]] / 2**10)
+        lower = _LOWER_CASE.fullmatch(value) if isinstance(value, str) else None
+        raise BadValueError(
+            'expected an amount with its unit, such as "64G"'
+            if lower is None
+            else f'units are upper case: write "{lower["amount"][:40]}{lower["unit"].upper()}"'
+        )
+    mib = float(amount["amount"]) * _MEMORY_KIB[amount["unit"]] / 2**10
+    if mib > _MOST_MIB:
+        raise BadValueError(f"too large: expected at most {_MOST_MIB // 2**20}T")
+    return math.ceil(mib)
 
 
 def memory_text(mib: int) -> str:
@@ -286,6 +313,12 @@ def memory_text(mib: int) -> str:
         return f"{mib}M"
     tenths = mib * 10 // 1024
     return f"{tenths // 10}G" if tenths % 10 == 0 else f"{tenths / 10}G"
+
+
+def memory_texts(first_mib: int, second_mib: int) -> tuple[str, str]:
+    """Two amounts for people who compare them: they look equal only where they are."""
+    texts = memory_text(first_mib), memory_text(second_mib)
+    return texts if first_mib == second_mib or texts[0] != texts[1] else (f"{first_mib}M", f"{second_mib}M")
 
 
 def parse_memory(value: object) -> int:
@@ -308,11 +341,13 @@ def parse_resources(value: object) -> Mapping[str, Any]:
             raise BadValueError(f"unknown resource {shown(word)}{nearest(str(word), RESOURCE_WORDS)}")
         if word in ("min_chips", "cpus", "nodes"):
             least = 0 if word == "min_chips" else 1
-            if type(amount) is not int or amount < least:
-                raise BadValueError(f"{word} is {shown(amount)}: expected a whole number, {least} or more")
+            if fault := _count_fault(amount, least):
+                raise BadValueError(f"{word} is {shown(amount)}: {fault}")
         elif word == "memory":
-            if not isinstance(amount, str) or not _MEMORY.fullmatch(amount):
-                raise BadValueError(f'memory is {shown(amount)}: expected an amount with its unit, such as "64G"')
+            try:
+                parse_memory(amount)
+            except BadValueError as error:
+                raise BadValueError(f"memory is {shown(amount)}: {error}") from None
         elif not isinstance(amount, str) or not amount:
             raise BadValueError(f"{word} is {shown(amount)}: expected a name")
     return dict(value)

@@ -11,7 +11,7 @@ import msgspec
 
 from dispatcher.base.messages import bytes_text, counted, first_names
 from dispatcher.base.times import ago
-from dispatcher.cli.common import jobs_argument, json_option, open_workspace, where_option
+from dispatcher.cli.common import WholeNumber, jobs_argument, json_option, open_workspace, where_option
 from dispatcher.cli.disk import Progress
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError
@@ -75,7 +75,7 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("--checkpoints", is_flag=True, help="Checkpoints of job classes beyond their retention.")
 @click.option(
     "--keep",
-    type=click.IntRange(1),
+    type=WholeNumber(1),
     metavar="N",
     help="Keep the last N attempts of each job [default: 1], or with --checkpoints its last N checkpoints [default: as "
     "many as the job keeps].",

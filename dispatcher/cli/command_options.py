@@ -11,6 +11,7 @@ import click
 import msgspec
 
 from dispatcher.base.values import NAME_EXPECTED, is_name, shown
+from dispatcher.cli.common import WholeNumber
 from dispatcher.cli.complete import complete_jobs, complete_methods
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note
@@ -124,7 +125,7 @@ command_options: Final = one_argument("job", CommandOptions, (
     ),
     click.option("--priority", type=int, metavar="N", help="Jobs with a higher one are claimed first.  [default: 0]"),
     click.option("--time-limit", metavar="TIME", help="Stop the job after this time: 90m, 8h, or seconds."),
-    click.option("--retries", type=click.IntRange(0), metavar="N", help="How often a failed job is tried again."),
+    click.option("--retries", type=WholeNumber(0), metavar="N", help="How often a failed job is tried again."),
     click.option(
         "--env", multiple=True, metavar="NAME[=VALUE]",
         help="An environment variable, with its value here unless one is given. Others can read it: no secrets.",
@@ -161,10 +162,17 @@ def _needs(options: tuple[str, ...]) -> list[str]:
 def _time_limit(text: str | None) -> str | float | None:
     if text is None:
         return None
+    from dispatcher.base.values import BadValueError, parse_duration
+
     try:
-        return float(text)
+        found: str | float = float(text)
     except ValueError:
-        return text
+        found = text
+    try:
+        parse_duration(found)
+    except BadValueError as error:
+        raise UsageError(f"--time-limit {shown(text)}: {error}") from None
+    return found
 
 
 def _environment(options: tuple[str, ...]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from dispatcher.base.values import MOST
 from dispatcher.cli.complete import complete_jobs, complete_keys, complete_users, complete_where, complete_words
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where, literal
@@ -39,6 +40,26 @@ class SecondsRange(click.FloatRange):
             # Neither more nor less than a bound.
             self.fail(f"{value} is no number of seconds: expected {self.min:g} to {_DAY_S}", param, ctx)
         return seconds
+
+
+class WholeNumber(click.IntRange):
+    """A whole number from `least` to `most`."""
+
+    def __init__(self, least: int, most: int = MOST) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            text = str(value)
+            within = f"from {self.min} to {self.max}" if self.max != MOST else f"{self.min} or more"
+            if text.isdecimal() and text.strip("0"):
+                within = f"{self.min} or more, at most {self.max}"
+            self.fail(f"{text[:80]!r}: expected a whole number, {within}", param, ctx)
+
+    def _describe_range(self) -> str:
+        return f"x>={self.min}" if self.max == MOST else super()._describe_range()
 
 
 def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
@@ -122,10 +143,10 @@ def read_memory(_ctx: click.Context, _param: click.Parameter, value: str | None)
     """An amount of memory in MiB."""
     if value is None:
         return None
-    from dispatcher.base.values import BadValueError, memory_mib
+    from dispatcher.base.values import BadValueError, parse_memory
 
     try:
-        return memory_mib(value)
+        return parse_memory(value)
     except BadValueError as error:
         raise click.BadParameter(f"{value!r}: {error}") from None
 

@@ -15,7 +15,15 @@ import click
 from dispatcher.base.times import Clock, parse_since
 from dispatcher.base.users import user_of
 from dispatcher.base.values import BadValueError
-from dispatcher.cli.common import jobs_argument, json_option, open_workspace, read_list, utc_option, where_option
+from dispatcher.cli.common import (
+    WholeNumber,
+    jobs_argument,
+    json_option,
+    open_workspace,
+    read_list,
+    utc_option,
+    where_option,
+)
 from dispatcher.cli.complete import complete_words
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError, nearest
@@ -65,7 +73,7 @@ _TELLING_DATA: Final = frozenset({"scope", "why", "pod"})
     help=f"Only this event, or these (comma-separated): {', '.join(_EVENTS)}.",
 )
 @click.option("--by", callback=read_list, metavar="NAMES", help="Only changes by these users (ada, ada@desk) or pods.")
-@click.option("-n", "--tail", type=click.IntRange(1), metavar="N", help="Only the last N changes.")
+@click.option("-n", "--tail", type=WholeNumber(1), metavar="N", help="Only the last N changes.")
 @utc_option
 @json_option
 def history(

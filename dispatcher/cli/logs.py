@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import jobs_argument, open_workspace, state_option, where_option
+from dispatcher.cli.common import WholeNumber, jobs_argument, open_workspace, state_option, where_option
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.log_lines import Choice, Headed, Lines, Output, Sink, read_pattern, show
 from dispatcher.cli.printing import note
@@ -35,11 +35,11 @@ _ENDED: Final = frozenset({State.DONE, State.FAILED, State.ABANDONED})
 @where_option
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the job has ended; wait for a queued job.")
 @click.option("--grep", metavar="REGEX", help="Only lines with a match; exit code 1 when there is none.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.  [default: the last one]")
+@click.option("--attempt", type=WholeNumber(1), metavar="N", help="Which attempt.  [default: the last one]")
 @click.option(
     "-n",
     "--tail",
-    type=click.IntRange(0),
+    type=WholeNumber(0),
     metavar="LINES",
     help="Only the last lines; --grep looks only at these.  [default: all; 10 of each when several are followed]",
 )

@@ -12,7 +12,7 @@ from click.core import ParameterSource
 
 from dispatcher import contract
 from dispatcher.base.messages import is_utf8, readable
-from dispatcher.cli.common import F, layout, read_list, read_memory, read_where, root_option
+from dispatcher.cli.common import F, WholeNumber, layout, read_list, read_memory, read_where, root_option
 from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.lazy import LazyGroup
@@ -138,7 +138,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 @_pod_option("--pod", metavar="NAME", help="Run a pod with this name, unique in the workspace.")
 @_pod_option("--gpus", default="", metavar="LIST", help="Its GPUs: 0,1,2,3 or 0-7 or all.")
 @_pod_option(
-    "--slots", type=click.IntRange(0, MOST_AT_ONCE), default=0, metavar="N",
+    "--slots", type=WholeNumber(0, MOST_AT_ONCE), default=0, metavar="N",
     help=f"Its CPU slots, at most {MOST_AT_ONCE}: for jobs that ask for no GPU or do not specify `gpus`. With "
     "--outlet: the number of attempts in flight on each host that is named without a number.",
 )  # fmt: skip
@@ -153,11 +153,11 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
 )  # fmt: skip
 @override_options(_pod_option)
 @_pod_option(
-    "--jobs-per-gpu", type=click.IntRange(1, MOST_AT_ONCE), default=1, metavar="N",
+    "--jobs-per-gpu", type=WholeNumber(1, MOST_AT_ONCE), default=1, metavar="N",
     help="Number of single-GPU jobs that share one GPU; those with `gpu_memory` share by that.  [default: 1]",
 )  # fmt: skip
 @_pod_option(
-    "--cpus", type=click.IntRange(1), metavar="N",
+    "--cpus", type=WholeNumber(1), metavar="N",
     help="CPUs for jobs that ask for some (`resources: {cpus: N}`).  [default: those of this host]",
 )  # fmt: skip
 @_pod_option(
@@ -181,9 +181,9 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     help="Maximum delay until changes by other hosts are noticed: seconds, 30s, 10m.",
 )  # fmt: skip
 @_pod_option("--until-empty", is_flag=True, help="End when no job is left to run.")
-@_pod_option("--max-jobs", type=click.IntRange(1), metavar="N", help="End after this many jobs.")
+@_pod_option("--max-jobs", type=WholeNumber(1), metavar="N", help="End after this many jobs.")
 @_pod_option(
-    "--max-fails", type=click.IntRange(1), metavar="N",
+    "--max-fails", type=WholeNumber(1), metavar="N",
     help="Once N of its jobs have failed for good, whichever pod ran them: claim nothing more, and end with status 1.",
 )  # fmt: skip
 @_pod_option("--dry-run", is_flag=True, help="Show what a start would do and why; change nothing.")

@@ -9,7 +9,15 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted, first_names, indented
-from dispatcher.cli.common import format_option, keys_option, open_workspace, read_list, state_option, where_option
+from dispatcher.cli.common import (
+    WholeNumber,
+    format_option,
+    keys_option,
+    open_workspace,
+    read_list,
+    state_option,
+    where_option,
+)
 from dispatcher.cli.complete import complete_result_key, complete_sort_key, complete_words
 from dispatcher.cli.printing import note, print_rows, print_text
 from dispatcher.errors import UsageError
@@ -52,7 +60,7 @@ def _read_values(context: click.Context, param: click.Parameter, values: tuple[s
     "--sort", callback=read_list, metavar="COLUMNS", shell_complete=complete_sort_key,
     help="Sort by these columns of the table; -COLUMN descends, as in --sort -accuracy. Missing values come last.",
 )  # fmt: skip
-@click.option("--top", type=click.IntRange(1), metavar="N", help="Only the first N rows of --sort.")
+@click.option("--top", type=WholeNumber(1), metavar="N", help="Only the first N rows of --sort.")
 @click.option(
     "--plot", type=click.Path(dir_okay=False), metavar="FILE",
     help="Draw what the table would show, into a .png, .svg or .pdf.",

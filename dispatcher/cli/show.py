@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher.base.times import duration_text, parse_time
-from dispatcher.cli.common import json_option, open_workspace, utc_option
+from dispatcher.cli.common import WholeNumber, json_option, open_workspace, utc_option
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.printing import note, print_facts, print_json, print_rows, print_text
 from dispatcher.errors import StateError
@@ -31,7 +31,7 @@ _NARROWING: Final = Narrowing(shrink=("host", "error"), drop=("host",), keep=("a
 @click.command()
 @click.argument("job", shell_complete=complete_jobs)
 @click.option("--code", is_flag=True, help="Print the uncommitted changes that the job ran with, as a patch.")
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.  [default: the last one]")
+@click.option("--attempt", type=WholeNumber(1), metavar="N", help="Which attempt.  [default: the last one]")
 @utc_option
 @json_option
 def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) -> None:

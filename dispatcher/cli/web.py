@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from dispatcher.cli.common import layout
+from dispatcher.cli.common import WholeNumber, layout
 from dispatcher.cli.printing import note
 
 
 @click.command()
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=WholeNumber(0, 65535),
     metavar="N",
     help="The port on this host; 0 takes any free one.  [default: the first free one from 8642 on]",
 )

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.base.values import BadValueError, memory_mib, parse_integer, parse_resources
+from dispatcher.base.values import (
+    BadValueError,
+    memory_mib,
+    memory_texts,
+    parse_duration,
+    parse_integer,
+    parse_resources,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +29,31 @@ def test_memory_in_mib_is_what_it_says(mib: int) -> None:
     assert memory_mib(f"{mib}M") == mib
 
 
-@pytest.mark.parametrize("value", ["64", 64, "64g", "G", "-1G", "9" * 400 + "G", "٣G", "1G\n", None])
+def test_amounts_of_memory_that_cannot_be_used_say_why() -> None:
+    for text, why in (("64g", 'upper case: write "64G"'), ("1gib", "write .1G"), ("9" * 400 + "G", "at most 1024T")):
+        with pytest.raises(BadValueError, match=why):
+            memory_mib(text)
+    with pytest.raises(BadValueError, match=r"memory is .*more than nothing"):
+        parse_resources({"memory": "0G"})
+
+
+def test_two_amounts_look_equal_only_where_they_are() -> None:
+    assert memory_texts(10245, 10241) == ("10245M", "10241M")
+    assert memory_texts(10240, 10240) == ("10G", "10G")
+    assert memory_texts(20480, 10241) == ("20G", "10G")
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [(-5, "more than 0"), ("-90m", "more than 0"), (1e12, "too long"), ("99999999999h", "too long"),
+     (float("inf"), "expected a time"), (float("nan"), "expected a time")],
+)  # fmt: skip
+def test_times_that_cannot_be_used_say_why(value: object, why: str) -> None:
+    with pytest.raises(BadValueError, match=why):
+        parse_duration(value)
+
+
+@pytest.mark.parametrize("value", ["64", 64, "G", "-1G", "٣G", "1G\n", None])
 def test_memory_without_a_unit_is_refused(value: object) -> None:
     with pytest.raises(BadValueError, match="expected an amount with its unit"):
         memory_mib(value)
@@ -42,6 +73,7 @@ def test_resources() -> None:
         ({"min_chips": -1}, "min_chips is -1: expected a whole number, 0 or more"),
         ({"cpus": True}, "cpus is true: expected a whole number, 1 or more"),
         ({"memory": "64"}, "expected an amount with its unit"),
+        ({"cpus": 10**10}, "too large: expected a whole number, at most"),
         ({"chip": ""}, "expected a name"),
     ],
 )

@@ -285,6 +285,14 @@ def test_options_that_look_right_and_are_not(empty: Fleet) -> None:
     assert (done.returncode, done.stdout) == (0, "away\n")
     assert "--cwd /not/here: there is no such directory here" in done.stderr
     assert '--name "my job": expected 1 to 200 letters' in fails(empty, "--name", "my job", "--", "true")
+    for option, value, expected in (
+        ("--cpus", "1.5", "expected a whole number, 1 or more"),
+        ("--gpus", "9" * 30, "at most 1000000000"),
+        ("--retries", "-1", "expected a whole number, 0 or more"),
+        ("--memory", "0G", "more than nothing"),
+        ("--time-limit", "nan", '--time-limit "nan": expected a time'),
+    ):
+        assert expected in fails(empty, option, value, "--", "true")
     for option in ("--needs", "--method", "--cwd"):
         assert f'{option} "": ' in fails(empty, option, "", "--", "true")
     (empty.root / "bad.csv").write_text('x,y\n1,2\n3,"4\n5,6\n')

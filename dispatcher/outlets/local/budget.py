@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base.messages import counted
-from dispatcher.base.values import memory_text
+from dispatcher.base.values import memory_text, memory_texts
 from dispatcher.outlets.base import Request, Slot
 
 
@@ -29,6 +29,13 @@ KINDS: Final[Mapping[str, Callable[[int], str]]] = {
     "cpus": lambda amount: counted(amount, "CPU"),
     "memory_mib": lambda amount: f"{memory_text(amount)} of memory",
 }
+
+
+def compared(kind: str, asked: int, there: int) -> tuple[str, str]:
+    """What is asked for and what there is, written so that they differ where the amounts do."""
+    if kind == "memory_mib":
+        return tuple(f"{text} of memory" for text in memory_texts(asked, there))  # type: ignore[return-value]
+    return KINDS[kind](asked), KINDS[kind](there)
 
 
 def lacking(request: Request, there: Amounts) -> list[str]:

@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.messages import counted
-from dispatcher.base.values import memory_text
+from dispatcher.base.values import memory_text, memory_texts
 from dispatcher.outlets.base import WORKSPACE, Request
-from dispatcher.outlets.local.budget import KINDS, Amounts, lacking
+from dispatcher.outlets.local.budget import KINDS, Amounts, compared, lacking
 from dispatcher.run_state.liveness import SlotInfo
 
 _GPU: Final = "gpu"
@@ -77,8 +77,9 @@ class LocalOffer(msgspec.Struct, frozen=True, omit_defaults=True):
             return f"asks for {gpus} {request.chip}, this pod has {_listed([self], request.chip)}"
         if gpus > len(self.able(request)):
             each = " each" if gpus > 1 else ""
-            largest = memory_text(max(self.gpu_memory_mib.get(index, 0) for index in chips))
-            return f"{_asked_memory(request)}{each}, the largest GPU of this pod has {largest} for jobs"
+            largest_mib = max(self.gpu_memory_mib.get(index, 0) for index in chips)
+            asked, largest = memory_texts(request.gpu_memory_mib or 0, largest_mib)
+            return f"asks for {asked} of GPU memory{each}, the largest GPU of this pod has {largest} for jobs"
         return ""
 
     def able(self, request: Request) -> tuple[int, ...]:
@@ -98,18 +99,20 @@ class LocalOffer(msgspec.Struct, frozen=True, omit_defaults=True):
         kinds = lacking(request, Amounts(self.cpus, self.memory_mib))
         if not kinds:
             return ""
-        asked = KINDS[kinds[0]](getattr(request, kinds[0]))
-        return f"asks for {asked}, this pod has {KINDS[kinds[0]](getattr(self, kinds[0]))} ({OPTIONS[kinds[0]]})"
+        asked, there = compared(kinds[0], getattr(request, kinds[0]), getattr(self, kinds[0]))
+        return f"asks for {asked}, this pod has {there} ({OPTIONS[kinds[0]]})"
 
     def lacks(self, request: Request) -> str:
         """What there is too little of at the moment, besides slots; empty where that is nothing, or not known."""
         if self.free is None:
             return ""
         kinds = lacking(request, Amounts(self.free.cpus, self.free.memory_mib))
-        texts = [f"{KINDS[k](getattr(request, k))}, {KINDS[k](getattr(self.free, k))} free" for k in kinds]
+        pairs = [compared(kind, getattr(request, kind), getattr(self.free, kind)) for kind in kinds]
+        texts = [f"{asked}, {free} free" for asked, free in pairs]
         asked_mib, most_mib = request.gpu_memory_mib or 0, self._most_free_mib(request)
         if most_mib is not None and gpus_of(request) == 1 and most_mib < asked_mib:
-            texts.append(f"{memory_text(asked_mib)} of GPU memory, at most {memory_text(most_mib)} free")
+            asked, most = memory_texts(asked_mib, most_mib)
+            texts.append(f"{asked} of GPU memory, at most {most} free")
         return f"asks for {' and '.join(texts)}" if texts else ""
 
     def refuses_now(self, request: Request) -> str:

@@ -163,6 +163,7 @@ def _missing_words(pace: Pace) -> list[str]:
     """What of the jobs that are left the estimate lacks."""
     words = [f"no {'/'.join(pace.unknown_methods[:3])} job to go by"] if pace.unknown_methods else []
     words += [f"{pace.refused} that no live pod can take"] if pace.refused else []
+    words += [f"max_running of {pace.limited_by}"] if pace.limited_by else []
     return [*words, f"{pace.stalled} stalled"] if pace.stalled else words
 
 

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base.times import parse_time
+from dispatcher.report.limit_bound import limit_bound
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import Wait
 from dispatcher.run_state.progress import elapsed_s, remaining_s
@@ -27,6 +28,8 @@ _HOUR_S: Final = 3600.0
 # The rate is that of the shortest window in which so many jobs were done.
 _WINDOWS_S: Final = (_HOUR_S, 6 * _HOUR_S, 24 * _HOUR_S)
 _ENOUGH: Final = 10
+# Of less time nobody can tell how many jobs an hour would have, unless very many were done.
+_SHORTEST_S: Final = 300.0
 # How many jobs, those that were done last, are looked at.
 _LATEST: Final = 1_000
 # Of a normal distribution, nine tenths are nearer to the mean than so many standard deviations.
@@ -38,7 +41,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
     pods: those that are alive and show it; `silent` names those that show no sign of life.
     slots_busy, slots: of `pods`; a draining pod has only the busy ones.
-    done_per_hour: jobs that were done in the last `window_s` seconds; None when none was.
+    done_per_hour: jobs that were done in the last `window_s` seconds; None when none was, or these are too few.
     left: jobs in flight and waiting that run without a person's help, `stuck` those that wait for one.
     remaining_s: an estimate for `left`, by the mean time that the jobs of each method took; None when it is unknown,
         and while jobs wait that no pod claims. `low_s` to `high_s` is its range; None where fewer than two jobs of a
@@ -46,6 +49,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     unknown_methods: methods of `left` of which no job of the manifests was done lately: `remaining_s` lacks these jobs.
     refused: jobs of `left` that no live pod takes as things are, `stalled` those that run and show no progress:
         `remaining_s` lacks these, too.
+    limited_by: the limit (`max_running`) whose jobs take longer than all of them would on the slots; empty where none
+        does. `remaining_s` is then the least that they take.
     is_claiming: whether a pod is at work that neither drains nor has stopped claiming.
     """
 
@@ -63,6 +68,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     unknown_methods: tuple[str, ...]
     refused: int
     stalled: int
+    limited_by: str
     is_claiming: bool
 
 
@@ -71,22 +77,31 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
     latest = _latest(snapshot)
     window_s = _window(latest, snapshot.now_s)
     in_window = latest.done_since(snapshot.now_s - window_s)
+    is_long = window_s >= _SHORTEST_S or in_window >= _LATEST
     waits = list(waiting)
     ready = [job for wait in waits if not wait.needs_person for job in wait.jobs]
     taken = [job for wait in waits if not (wait.needs_person or wait.is_refused) for job in wait.jobs]
     busy, size = _slots(snapshot)
     running = snapshot.jobs_in(*IN_FLIGHT)
     moving = [job for job in running if job not in snapshot.stalled]
-    left, unknown = _left(snapshot, moving, taken, latest.took_s, len(running) + size - busy)
+    silent = {pod.info.pod for pod in snapshot.pods if pod.state == "silent"}
+    # Where such a pod has jobs, no others begin.
+    held = sum(snapshot.records[job].pod in silent for job in running) if silent and taken else 0
+    left, unknown = _left(snapshot, moving, taken, latest.took_s, len(running) - held + size - busy)
+    bound_s, limited_by = _bound(snapshot, moving, taken, latest)
+    if left.mid_s is not None and bound_s > left.mid_s:
+        left = _Left(bound_s)
+    else:
+        limited_by = ""
     is_claiming = any(pod.is_at_work and not (pod.is_draining or pod.info.stopped) for pod in snapshot.pods)
     if not is_claiming and ready:
         left = _UNKNOWN
     return Pace(
         pods=sum(pod.is_at_work for pod in snapshot.pods),
-        silent=tuple(pod.info.pod for pod in snapshot.pods if pod.state == "silent"),
+        silent=tuple(sorted(silent)),
         slots_busy=busy,
         slots=size,
-        done_per_hour=in_window / window_s * _HOUR_S if in_window else None,
+        done_per_hour=in_window / window_s * _HOUR_S if in_window and is_long else None,
         window_s=window_s,
         left=len(ready) + len(running),
         stuck=sum(len(wait.jobs) for wait in waits if wait.needs_person),
@@ -96,8 +111,18 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
         unknown_methods=unknown,
         refused=len(ready) - len(taken),
         stalled=len(running) - len(moving),
+        limited_by=limited_by,
         is_claiming=is_claiming,
     )
+
+
+def _bound(snapshot: Snapshot, running: Iterable[str], ready: Sequence[str], latest: _Latest) -> tuple[float, str]:
+    """What the slowest limit needs for its jobs, and its name."""
+    if not snapshot.limits:
+        return 0.0, ""
+    means = {method: sum(times) / len(times) for method, times in latest.took_s.items()}
+    rests = ((job, _rest_s(snapshot, job, means.get(_method(snapshot, job)))) for job in running)
+    return limit_bound(snapshot, {job: rest for job, rest in rests if rest is not None}, ready, means)
 
 
 class _Latest(msgspec.Struct, frozen=True):

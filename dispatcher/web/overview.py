@@ -132,6 +132,7 @@ def pace_parts(found: Pace) -> dict[str, Any]:
         "unknown_methods": found.unknown_methods,
         "refused": found.refused,
         "stalled": found.stalled,
+        "limited_by": found.limited_by,
     }
 
 

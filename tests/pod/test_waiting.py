@@ -141,7 +141,7 @@ def test_a_paused_host() -> None:
     paused = {"host:h1": Pause("host:h1", "4 attempts could not start", EARLY)}
     assert why(entry("a"), pauses=paused) == Reason(
         "host h1 is paused: 4 attempts could not start (pod one)", True, "a: host h1 is paused: 4 attempts could not "
-        "start (pod one)",
+        "start (pod one)", is_refused=True,
     )  # fmt: skip
     assert why(entry("a", gpus=1), pauses=paused, offers=(ONE_GPU, FOUR_GPUS)).text == SLOT
 

@@ -6,10 +6,13 @@ import heapq
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
-from dispatcher.cli.status_text import left_words
+from dispatcher.base.running_limits import RunningLimit
+from dispatcher.cli.status_text import left_words, rate_words
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.limits import Limits
 from dispatcher.report.pace import Pace, pace
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.waiting import Wait, waits
@@ -76,6 +79,37 @@ def test_a_matrix_that_began_a_moment_ago_is_not_averaged_over_a_day() -> None:
     found = of({f"d{n}": done(60.0 * n, took_s=600) for n in range(3)})
     assert found.window_s == pytest.approx(720)
     assert found.done_per_hour == pytest.approx(3 / 720 * HOUR_S)
+
+
+def test_seconds_make_no_rate_of_an_hour() -> None:
+    found = of({f"d{n}": done(0.5 * n, took_s=1) for n in range(20)}, pod(0, 2))
+    assert rate_words(found, 0, 0) == ["0 of 2 slots busy"]
+    assert (
+        rate_words(of({f"d{n}": done(20.0 * n, took_s=1) for n in range(20)}, pod(0, 2)), 0, 0)[1]
+        == "188 jobs/h in the last 6m21s"
+    )
+
+
+def test_a_limit_that_binds_makes_the_estimate_a_least_time() -> None:
+    jobs = {"d": done(60), "r": Record(state=State.RUNNING, started_at=now_text(NOW_S - 100), attempt=1)} | queued(4)
+    per_method = Limits(of_methods={"fft": 1})
+    assert left_words(of(jobs, pod(1, 8), limits=per_method)) == ["5 jobs left: at least 48m20s (max_running of fft)"]
+    by_value = Limits([RunningLimit(max_running=2, per="job_id", where=("method=fft",))])
+    assert left_words(of(jobs, pod(1, 8), limits=by_value)) == ["5 jobs left: about 10m00s"], "none of them is reached"
+    everything = Limits([RunningLimit(max_running=2, where=("method=fft",))])
+    assert left_words(of(jobs, pod(1, 8), limits=everything)) == [
+        "5 jobs left: at least 24m10s (max_running of method=fft)"
+    ]
+    assert left_words(of(jobs, pod(1, 1), limits=everything)) == ["5 jobs left: about 48m20s"], "the slots are fewer"
+
+
+def test_where_a_pod_shows_no_sign_of_life_its_slots_do_not_count() -> None:
+    silent = msgspec.structs.replace(pod(1, 8), silent_s=65.0)
+    found = of({"d": done(60)} | queued(2), silent)
+    assert (found.slots, found.silent, found.remaining_s) == (0, ("p",), None)
+    running = {"r": Record(state=State.RUNNING, pod="p", started_at=now_text(NOW_S), attempt=1)}
+    other = PodStatus(msgspec.structs.replace(pod(0, 1).info, pod="q"), is_alive=True)
+    assert of({"d": done(60)} | running | queued(2), silent, other).remaining_s == pytest.approx(1800)
 
 
 def test_more_jobs_than_are_looked_at_shorten_the_window() -> None:

@@ -71,7 +71,7 @@ export class Overview {
     return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
   }
 
-  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, left, stuck, unknown_methods: unknown, refused, stalled, notices }) {
+  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, left, stuck, unknown_methods: unknown, refused, stalled, limited_by: limit, notices }) {
     const done = counts?.done ?? 0;
     const states = inOrder(counts).map(([state, n]) =>
       h(
@@ -87,7 +87,7 @@ export class Overview {
       h(
         "dl",
         { class: "figures" },
-        figure("Left", ...(left === 0 && !stuck ? ["none", "no job is left to run"] : etaWords(eta, { unknown: unknown ?? [], refused, stalled, stuck }))),
+        figure("Left", ...(left === 0 && !stuck ? ["none", "no job is left to run"] : etaWords(eta, { unknown: unknown ?? [], refused, stalled, limit, stuck }))),
         figure("Rate", rate ? `${number(rate, 3)} per hour` : DASH, rate ? `in the last ${duration(window)}` : "none done lately"),
         figure("Slots", slots ? `${slots.busy} of ${slots.all} busy` : DASH, slots?.pods !== undefined ? count(slots.pods, "pod") : ""),
       ),
@@ -229,11 +229,12 @@ function metric(row) {
 }
 
 /** The time left, and which jobs are not in it: those of methods of which none was done lately, refused, stalled, blocked. */
-function etaWords(eta, { unknown, refused, stalled, stuck }) {
+function etaWords(eta, { unknown, refused, stalled, limit, stuck }) {
   const without = [
     unknown.length > 0 && `no ${unknown.slice(0, 3).join("/")} job to go by`,
     refused > 0 && `${refused} that no live pod can take`,
     stalled > 0 && `${stalled} stalled`,
+    limit && `max_running of ${limit}`,
     stuck > 0 && `${stuck} blocked`,
   ];
   const more = (words) => [words, ...without].filter(Boolean).join("; ");
@@ -241,7 +242,7 @@ function etaWords(eta, { unknown, refused, stalled, stuck }) {
   const at = (seconds) => moment(Date.now() + seconds * 1_000);
   const isSpread = eta.low_s != null && eta.high_s != null && eta.high_s > eta.low_s;
   return [
-    `${unknown.length || refused || stalled ? "at least" : "about"} ${duration(eta.mid_s)}`,
+    `${unknown.length || refused || stalled || limit ? "at least" : "about"} ${duration(eta.mid_s)}`,
     more(isSpread ? `${duration(eta.low_s)} to ${duration(eta.high_s)}: ${at(eta.low_s)} to ${at(eta.high_s)}` : `at ${at(eta.mid_s)}`),
   ];
 }

@@ -84,6 +84,8 @@ def _export(workspace: Workspace, target: _Export, where: Where, states: tuple[s
                 written += 1
             else:
                 unchanged += 1
+            for fault in run.faults:
+                note(fault)
     finally:
         target.close()
         left = len(runs) - written - unchanged

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dispatcher.base.messages import counted
 from dispatcher.cli.printing import note
 from dispatcher.errors import UsageError
 from dispatcher.report.plots.canvas import check_path
@@ -62,8 +61,8 @@ def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str]
         check_key(found, key)
     groups = {row["job_id"]: tuple(cell_text(row.get(key)) for key in keys) for row in found.placed(keys)}
     metrics = workspace.metrics(groups, names=metric)
-    for file, lines in metrics.damaged.items():
-        note(f"{file}: {counted(lines, 'line')} cannot be read and left out")
+    for fault in metrics.faults():
+        note(fault)
     series = [one for one in metrics if one.metric == metric]
     if not series:
         raise UsageError(f"--curves {metric}: name one metric, not a glob")

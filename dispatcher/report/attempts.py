@@ -14,7 +14,8 @@ from dispatcher.base import files
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import Line
 
-_MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+# The numbers of the errors of a file that is not there.
+MISSING: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 # Lines with what became of an attempt: its end, or a whole record where no older line is left.
 _ENDS: Final = frozenset(
     {
@@ -49,7 +50,7 @@ def read_or_why(path: Path | str) -> bytes | str | None:
     try:
         return files.read_at_once(path)
     except OSError as error:
-        return None if error.errno in _MISSING else (error.strerror or str(error))
+        return None if error.errno in MISSING else (error.strerror or str(error))
 
 
 def has_succeeded(exit_file: bytes | None) -> bool:

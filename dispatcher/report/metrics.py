@@ -8,24 +8,35 @@ steps before. Within a file, a value counts until the same metric is recorded fo
 from __future__ import annotations
 
 import fnmatch
+import io
 import json
 import math
+import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.messages import bytes_text, counted
 from dispatcher.errors import UsageError, nearest
+from dispatcher.report.attempts import MISSING
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
     import pandas
     import polars
 
+# Of each file, from its begin, and names of one attempt: no job takes the memory of those who look.
+MOST_BYTES: Final = 256 << 20
+_MOST_NAMES: Final = 10_000
+# The longest line, too.
+BLOCK: Final = 1 << 20
 NOT_METRICS: Final = frozenset({"step", "wall_s"})
+# So many files are named when no job has a metric.
+_FAULTS: Final = 3
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, None: math.nan}
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
@@ -58,6 +69,15 @@ class Series(msgspec.Struct, eq=False):
         self.values.append(value)
         self.attempts.append(attempt)
 
+    def extend(self, later: Series) -> None:
+        """Append the values of a later attempt, all of which are of later steps."""
+        if self.steps.typecode != later.steps.typecode:
+            self.steps, later.steps = array("d", self.steps), array("d", later.steps)
+        self.steps.extend(later.steps)
+        self.wall_s.extend(later.wall_s)
+        self.values.extend(later.values)
+        self.attempts.extend(later.attempts)
+
     def cut(self, step: float) -> None:
         """Remove the values of this step and of later ones."""
         length = len(self.steps)
@@ -68,11 +88,20 @@ class Series(msgspec.Struct, eq=False):
 
 
 class Metrics(list[Series]):
-    """The metrics of jobs: one series per job and metric. `damaged`: how many lines of a file could not be read."""
+    """The metrics of jobs: one series per job and metric.
 
-    def __init__(self, series: Iterable[Series] = (), damaged: Mapping[str, int] | None = None) -> None:
+    `damaged`: how many lines of a file could not be read. `incomplete`: of which files not all was read, and why.
+    """
+
+    def __init__(self, series: Iterable[Series] = ()) -> None:
         super().__init__(series)
-        self.damaged = dict(damaged or {})
+        self.damaged: dict[str, int] = {}
+        self.incomplete: dict[str, str] = {}
+
+    def faults(self) -> list[str]:
+        """What was left out, for people."""
+        lines = (f"{file}: {counted(bad, 'line')} cannot be read and left out" for file, bad in self.damaged.items())
+        return [*lines, *(f"{file}: {why}" for file, why in self.incomplete.items())]
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per value: job_id, metric (both categories), attempt, step, wall_s, value; NaN and infinity stay."""
@@ -95,74 +124,138 @@ def read_metrics(layout: Layout, attempts: Mapping[str, int], names: Sequence[st
     wants = _filter(names)
     metrics = Metrics()
     for job, last in attempts.items():
-        metrics += _of_job(layout, job, last, wants, metrics.damaged)
+        metrics += _of_job(layout, job, last, wants, metrics)
     for name in names:
         if not any(fnmatch.fnmatchcase(one.metric, name) for one in metrics):
             known = _names(layout, attempts)
-            raise UsageError(f"no job has a metric {name!r}{nearest(name, known) if known else ': none has any'}")
+            hint = nearest(name, known) if known else ": none has any"
+            raise UsageError("; ".join([f"no job has a metric {name!r}{hint}", *metrics.faults()[:_FAULTS]]))
     return metrics
 
 
-def _of_job(layout: Layout, job: str, last: int, wants: Callable[[str], bool], damaged: dict[str, int]) -> list[Series]:
+def _of_job(layout: Layout, job: str, last: int, wants: Callable[[str], bool], metrics: Metrics) -> list[Series]:
     """The series of a job: of its last attempt with metrics, before its first step of earlier ones."""
-    found: dict[str, Series] = {}
-    files: list[tuple[int, list[dict[str, Any]]]] = []
+    parts: list[dict[str, Series]] = []
     first_step = math.inf
     for number in range(last, 0, -1):
         path = layout.attempt(job, number).metrics
-        if files and not _begins_before(path, first_step):
+        if parts and not _begins_before(path, first_step):
             continue
-        lines, bad = _lines(path)
-        if bad:
-            damaged[str(path)] = bad
-        steps = [line["step"] for line in lines]
-        if steps and min(steps) < first_step:
-            files.append((number, [line for line in lines if line["step"] < first_step]))
-            first_step = min(steps)
-    for number, lines in reversed(files):
-        for line in lines:
-            _add(found, job, number, line, wants)
+        part = _Part(job, number, wants, first_step)
+        file = MetricsFile(path)
+        for lines in file.blocks():
+            part.add(lines)
+        file.tell(metrics, part.left_out)
+        if part.first_step < first_step:
+            parts.append(part.series)
+            first_step = part.first_step
+    found: dict[str, Series] = {}
+    for series in reversed(parts):
+        for name, one in series.items():
+            if name in found:
+                found[name].extend(one)
+            else:
+                found[name] = one
     return [series for series in found.values() if series]
 
 
-def _add(
-    found: dict[str, Series], job: str, attempt: int, line: Mapping[str, Any], wants: Callable[[str], bool]
-) -> None:
-    step = line["step"]
-    wall_s = number_of(line.get("wall_s", math.nan))
-    for name, given in line.items():
-        if name in NOT_METRICS or not wants(name):
-            continue
-        value = given if type(given) is float else number_of(given)
-        if value is None:
-            continue
-        series = found.get(name)
-        if series is None:
-            empty: array[Any] = array("q")
-            series = found[name] = Series(job, name, empty, array("d"), array("d"), array("q"))
-        series.add(step, math.nan if wall_s is None else wall_s, value, attempt)
+class _Part:
+    """What one attempt has recorded before the step `end`, at which a later one goes on; `left_out`: other metrics."""
+
+    def __init__(self, job: str, attempt: int, wants: Callable[[str], bool], end: float) -> None:
+        self.series: dict[str, Series] = {}
+        self.first_step = math.inf
+        self.left_out = False
+        self._job = job
+        self._attempt = attempt
+        self._wants = wants
+        self._end = end
+
+    def add(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        for line in lines:
+            step = line["step"]
+            self.first_step = min(self.first_step, step)
+            if step < self._end:
+                self._add(step, line)
+
+    def _add(self, step: float, line: Mapping[str, Any]) -> None:
+        wall_s = number_of(line.get("wall_s", math.nan))
+        for name, given in line.items():
+            if name in NOT_METRICS or not self._wants(name):
+                continue
+            value = given if type(given) is float else number_of(given)
+            if value is None:
+                continue
+            series = self.series.get(name)
+            if series is None:
+                if len(self.series) >= _MOST_NAMES:
+                    self.left_out = True
+                    continue
+                empty: array[Any] = array("q")
+                series = self.series[name] = Series(self._job, name, empty, array("d"), array("d"), array("q"))
+            series.add(step, math.nan if wall_s is None else wall_s, value, self._attempt)
 
 
-def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The complete lines of a metrics file that have a step, and how many are damaged; the last may be incomplete."""
-    try:
-        data = files.read_at_once(path)
-    except OSError:
-        return [], 0
-    data = data[: data.rfind(b"\n") + 1]
-    try:
-        lines: list[Any] = _DECODER.decode_lines(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        lines = [parse_line(raw) for raw in data.split(b"\n")[:-1]]
-    good = [line for line in lines if line is not None and is_step(line.get("step"))]
-    return good, len(lines) - len(good)
+class MetricsFile:
+    """Reads a metrics file block by block, so that it takes no memory.
+
+    `damaged`: how many lines are no metrics, or longer than a block. `why`: why not all of it was read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.damaged = 0
+        self.why = ""
+
+    def blocks(self) -> Iterator[list[dict[str, Any]]]:
+        """The complete lines that have a step; the last line may be incomplete."""
+        try:
+            with open(self.path, "rb", buffering=0, opener=files.open_at_once) as file:
+                for data in self._complete(file):
+                    yield self._good(data)
+        except OSError as error:
+            if error.errno not in MISSING:
+                self.why = f"cannot be read: {error.strerror}"
+
+    def _complete(self, file: io.FileIO) -> Iterator[bytes]:
+        rest, left = b"", MOST_BYTES
+        while data := file.read(min(BLOCK, left)):
+            left -= len(data)
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            rest = data[end:]
+            if len(rest) > BLOCK:
+                # The line is damaged, however it goes on.
+                rest = b"\0"
+            if end:
+                yield data[:end]
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            self.why = f"{bytes_text(size)} long, of which only the first {bytes_text(MOST_BYTES)} are read"
+
+    def _good(self, data: bytes) -> list[dict[str, Any]]:
+        try:
+            lines: list[Any] = _DECODER.decode_lines(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            lines = [parse_line(raw) for raw in data.split(b"\n")[:-1]]
+        good = [line for line in lines if line is not None and is_step(line.get("step"))]
+        self.damaged += len(lines) - len(good)
+        return good
+
+    def tell(self, metrics: Metrics, left_out: bool) -> None:
+        """Note what was not read; `left_out`: neither were some metrics."""
+        if self.damaged:
+            metrics.damaged[str(self.path)] = self.damaged
+        if self.why or left_out:
+            many = f"more than {_MOST_NAMES:,} metrics, of which the others are left out" if left_out else ""
+            metrics.incomplete[str(self.path)] = "; ".join(filter(None, (self.why, many)))
 
 
 def _begins_before(path: Path, step: float) -> bool:
     """Whether the first line has an earlier step: else the later attempt has copied all of it that counts."""
     try:
         with open(path, "rb", opener=files.open_at_once) as file:
-            line = parse_line(file.readline())
+            line = parse_line(file.readline(BLOCK))
     except OSError:
         return False
     return line is None or not is_step(line.get("step")) or line["step"] < step
@@ -212,9 +305,12 @@ def _names(layout: Layout, attempts: Mapping[str, int]) -> list[str]:
     found: dict[str, None] = {}
     for job, last in attempts.items():
         for number in range(last, 0, -1):
-            lines, _ = _lines(layout.attempt(job, number).metrics)
-            for line in lines:
-                found.update(dict.fromkeys(line.keys() - NOT_METRICS))
-            if lines:
+            before = len(found)
+            for lines in MetricsFile(layout.attempt(job, number).metrics).blocks():
+                for line in lines:
+                    found.update(dict.fromkeys(line.keys() - NOT_METRICS))
+                if len(found) > _MOST_NAMES:
+                    return sorted(found)
+            if len(found) > before:
                 break
     return sorted(found)

@@ -17,7 +17,7 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.report.attempts import parse_object, read_small
-from dispatcher.report.metrics import is_step, number_of, parse_line
+from dispatcher.report.metrics import BLOCK, MOST_BYTES, is_step, number_of, parse_line
 from dispatcher.workspace import Layout
 
 # runtime/metrics.py writes it; a job without the runtime may write the same lines.
@@ -74,8 +74,7 @@ class MetricFiles:
         try:
             if mount_of(self._layout.jobs_dir).is_network:
                 files.refresh_names(path.parent)
-            # A job may put a pipe there, whose opening waits for a writer.
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = files.open_at_once(os.fspath(path), os.O_RDONLY)
         except OSError:
             # It is there as soon as the job has written its first line.
             yield from _progress(self._layout.attempt(job, file.attempt).progress)
@@ -85,18 +84,15 @@ class MetricFiles:
             if found.st_ino != file.inode or found.st_size < file.offset:
                 # The file was begun, or replaced by the lines that an attempt has taken over.
                 file.inode, file.offset = found.st_ino, 0
-            if found.st_size == file.offset:
-                return
-            data = files.read_fd(fd, file.offset)
+            while file.offset < MOST_BYTES and (data := files.read_fd(fd, file.offset, BLOCK)):
+                # A line without its end is read again; one that is longer than a block is no metrics.
+                end = data.rfind(b"\n") + 1 or (len(data) if len(data) == BLOCK else 0)
+                if not end:
+                    return
+                file.offset += end
+                yield from filter(None, map(parse_line, data[:end].splitlines()))
         finally:
             os.close(fd)
-        # A line without its end is read again.
-        end = data.rfind(b"\n") + 1
-        file.offset += end
-        for line in data[:end].splitlines():
-            values = parse_line(line)
-            if values is not None:
-                yield values
 
     def _take_in(self, file: _File, line: Mapping[str, Any]) -> None:
         step: Any = line.get("step")

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import StateError
-from dispatcher.report.metrics import NOT_METRICS, is_step, number_of, parse_line
+from dispatcher.report.metrics import BLOCK, MOST_BYTES, NOT_METRICS, is_step, number_of, parse_line
 from dispatcher.web.logs import open_log
 
 METRICS_FILE: Final = "metrics.jsonl"
@@ -29,7 +29,6 @@ _KEPT: Final = 256
 _KEPT_POINTS: Final = 20_000_000
 _MOST_NAMES: Final = 200
 _LONGEST_NAME: Final = 200
-_BLOCK: Final = 1 << 20
 _decode = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -96,8 +95,8 @@ class MetricFile:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all lines were read that the file has; the last one may be unfinished."""
-        return self.offset >= self.size
+        """Whether all lines were read that the file has, or as many as are ever read; the last may be unfinished."""
+        return self.offset >= min(self.size, MOST_BYTES)
 
     @property
     def points(self) -> int:
@@ -112,10 +111,10 @@ class MetricFile:
             if is_other:
                 self.series, self.offset = {}, 0
             self._inode, self.size, self._first = found.st_ino, found.st_size, first
-            while self.offset < self.size:
-                data = os.pread(file.fileno(), _BLOCK, self.offset)
+            while not self.is_whole:
+                data = os.pread(file.fileno(), BLOCK, self.offset)
                 length = data.rfind(b"\n") + 1
-                if not length and len(data) < _BLOCK:
+                if not length and len(data) < BLOCK:
                     # It is still being written.
                     self.size = self.offset
                     break
@@ -176,10 +175,10 @@ class MetricFiles:
 def curves(file: MetricFile | None, width: int, names: tuple[str, ...] = ()) -> dict[str, Any]:
     """All metrics of a file, or those that are named, with at most `width` points each.
 
-    `read` of `bytes` says how much of the file is in it.
+    `read` of `bytes` says how much of the file is in it, `is_cut` that no more of it is ever read.
     """
     if file is None:
-        return {"names": [], "x_name": STEP, "series": {}, "bytes": None, "read": 0}
+        return {"names": [], "x_name": STEP, "series": {}, "bytes": None, "read": 0, "is_cut": False}
     chosen = [name for name in names if name in file.series] if names else list(file.series)
     # So that the answer keeps its bound, whatever the number of metrics.
     width = max(2, min(width, 12_000 // max(1, len(chosen))))
@@ -190,6 +189,7 @@ def curves(file: MetricFile | None, width: int, names: tuple[str, ...] = ()) -> 
         "series": series,
         "bytes": file.size,
         "read": file.offset,
+        "is_cut": file.is_whole and file.size > MOST_BYTES,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 import sys
 from pathlib import Path
@@ -93,6 +94,16 @@ def test_tensorboard_reads_metrics_results_and_parameters(lab, tmp_path, capsys)
     assert metadata.SESSION_END_INFO_TAG in contents
     # Of a job that was interrupted, steps count their time from the begin of the first attempt.
     assert [one.wall_time for one in read(tmp_path / "tb" / "b").Scalars("loss")] == [BEGUN_S + 0.5, BEGUN_S + 9]
+
+
+def test_a_job_whose_metrics_have_no_end_does_not_stop_the_export_of_all(lab, tmp_path, capsys):
+    path = lab.layout.attempt("a", 1).metrics
+    os.truncate(path, 20 << 30)
+    assert main(["--root", str(lab.root), "export", "tensorboard", "tb"]) == 0
+    printed = capsys.readouterr()
+    assert "2 runs written" in printed.out
+    assert f"{path}: 20 GiB long, of which only the first 256 MiB are read" in printed.err
+    assert [one.step for one in read(tmp_path / "tb" / "a").Scalars("loss")] == [1, 20]
 
 
 def test_another_export_writes_what_has_changed(lab, tmp_path, capsys):

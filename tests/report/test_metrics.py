@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 
 import pytest
 
@@ -110,6 +111,24 @@ def test_metrics_of_one_step_may_stand_in_several_lines(lab):
         ("a", "loss", [(1, 1, 1.0), (1, 3, 4.0), (1, 3.5, 5.0)]),
         ("a", "eval", [(1, 1, 5.0), (1, 2, 6.0)]),
     ]
+
+
+def test_an_attempt_may_go_on_at_a_step_that_is_no_integer(lab):
+    log(begin(lab, "a", 1), [1, 2, 3])
+    (begin(lab, "a", 2) / "metrics.jsonl").write_text('{"step": 2.5, "loss": 7}\n')
+    assert points(lab) == [("a", "loss", [(1, 1, 1.0), (1, 2, 2.0), (2, 2.5, 7.0)])]
+
+
+def test_a_file_without_end_is_read_in_part_and_named(lab):
+    endless, pipe = begin(lab, "a", 1), begin(lab, "b", 1) / "metrics.jsonl"
+    log(endless, [1, 2])
+    os.truncate(endless / "metrics.jsonl", 20 << 30)
+    os.mkfifo(pipe)
+    assert points(lab) == [("a", "loss", [(1, 1, 1.0), (1, 2, 2.0)])]
+    why = "20 GiB long, of which only the first 256 MiB are read"
+    assert lab.metrics().incomplete == {str(endless / "metrics.jsonl"): why, str(pipe): "cannot be read: no plain file"}
+    with pytest.raises(UsageError, match=r"no job has a metric 'bpc'.*of which only the first 256 MiB"):
+        lab.metrics(names="bpc")
 
 
 def test_long_frames(lab):

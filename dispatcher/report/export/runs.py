@@ -22,7 +22,8 @@ from dispatcher.workspace import Layout
 class Run(msgspec.Struct, frozen=True, eq=False):
     """One job. `begun_s` is when its first attempt began (seconds since 1970), from which steps count their time.
 
-    `fingerprint` changes with everything that is exported.
+    `fingerprint` changes with everything that is exported. `faults`: what was left out of the metrics, once they are
+    read.
     """
 
     job_id: str
@@ -35,9 +36,12 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     finished_s: float | None
     fingerprint: str
     layout: Layout
+    faults: list[str] = msgspec.field(default_factory=list)
 
     def read_series(self) -> list[Series]:
-        return read_metrics(self.layout, {self.job_id: self.attempt})
+        metrics = read_metrics(self.layout, {self.job_id: self.attempt})
+        self.faults[:] = metrics.faults()
+        return metrics
 
     def wall_times(self, series: Series) -> Iterator[float]:
         """The time of each value: its seconds of training after the begin; the last known ones where it has none."""

@@ -51,7 +51,7 @@ export class Curves {
     const { data } = this.loader;
     if (Object.keys(data?.series ?? {}).length) this.#module ??= await import("../chart.js");
     // A large file is read in parts.
-    if (data && data.read < data.bytes) this.#again = setTimeout(() => this.again(), SOON_MS);
+    if (data && data.read < data.bytes && !data.is_cut) this.#again = setTimeout(() => this.again(), SOON_MS);
     this.#fill();
     this.page.draw();
   }
@@ -82,7 +82,7 @@ export class Curves {
     const toggle = () => go(same(this.query, { log: this.#isLog ? null : "1" }), { replace: true });
     const log = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#isLog, onchange: toggle }), "logarithmic");
     const figures = names.map((name) => this.#figure(name, data.series[name]));
-    return section("curves", "Curves", h("div", { class: "choices" }, log), problem(error), h("div", { class: "curves" }, figures), data.read < data.bytes && empty(`${bytes(data.read)} of ${bytes(data.bytes)} read …`));
+    return section("curves", "Curves", h("div", { class: "choices" }, log), problem(error), h("div", { class: "curves" }, figures), data.read < data.bytes && empty(data.is_cut ? `only the first ${bytes(data.read)} of ${bytes(data.bytes)} are read` : `${bytes(data.read)} of ${bytes(data.bytes)} read …`));
   }
 
   #figure(name, series) {

@@ -16,6 +16,7 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.kernel_locks import CANNOT_LOCK, is_flocked
 from dispatcher.base.mounts import mount_points
+from dispatcher.base.users import user_name
 from dispatcher.base.values import is_name
 from dispatcher.cleaning import tree
 from dispatcher.cleaning.tree import Links, OnError, Size
@@ -188,7 +189,7 @@ class OldAttempts:
             return "something is mounted in them", 0.0
         times = {name: found.st_mtime for name, found in tree.entries(fd)}
         if not _is_free(fd):
-            return "may be running", 0.0
+            return _not_free_text(fd), 0.0
         if contract.EXIT_FILE in times:
             return "", times[contract.EXIT_FILE]
         last_s = max(times.values(), default=os.fstat(fd).st_mtime)
@@ -226,6 +227,15 @@ def _is_free(fd: int) -> bool:
         return error.errno in CANNOT_LOCK and known
     finally:
         os.close(lock)
+
+
+def _not_free_text(fd: int) -> str:
+    """Why the lock of an attempt proves nothing."""
+    # The effective user, as the kernel decides.
+    may_open = os.access(contract.ALIVE_FILE, os.R_OK | os.W_OK, dir_fd=fd, effective_ids=True)
+    if may_open or not os.access(contract.ALIVE_FILE, os.F_OK, dir_fd=fd, effective_ids=True):
+        return "may be running"
+    return f"{user_name()} may not open their locks, which would tell whether they run: ask their owner"
 
 
 def _write_note(fd: int, data: bytes, mode: int) -> bool:

@@ -94,6 +94,10 @@ def judge(ended: Ended, paths: AttemptPaths) -> Ended:
         judged = msgspec.structs.replace(
             judged, error=f"worker {ended.worker}: {judged.error or 'no error in its log'}"
         )
+    if judged.exit_reason == LOST and judged.exit_code is None and _is_gone(paths.directory):
+        # Its wrapper could not write an exit status there.
+        gone = f"the attempt's directory {paths.directory} was removed or emptied, by the job or by somebody else"
+        judged = msgspec.structs.replace(judged, error=gone)
     step, checkpoint = read_step(paths.progress), read_step(paths.checkpoint)
     return msgspec.structs.replace(judged, step=step, checkpoint=checkpoint)
 
@@ -127,6 +131,14 @@ def classify(ended: Ended, log_end: str) -> Ended:
         reason = f"exit {code}" if number is None else f"signal {number}"
     error = last_error_line(lines) or ended.error
     return msgspec.structs.replace(ended, exit_reason=reason, error=error)
+
+
+def _is_gone(directory: Path) -> bool:
+    # Where files are in use, NFS keeps the directory.
+    try:
+        return not os.listdir(directory)
+    except FileNotFoundError:
+        return True
 
 
 def _names_out_of_memory(lines: Sequence[str]) -> bool:

@@ -70,6 +70,7 @@ class SnapshotReader:
         if self._readiness is not None:
             self._readiness.has_changed()
         store = self._store
+        head = peek_head(self._layout.lock_file)
         seen = preview(store)
         pods = self.pods()
         warnings: list[str] = []
@@ -103,7 +104,7 @@ class SnapshotReader:
             gpu_idle=_idle_gpus(store.fold, pods, time.time()),
             untold=_untold(store.fold),
             unknown_job=unknown_job,
-            warnings=(*self._adoption_warnings(), *warnings),
+            warnings=(*self._adoption_warnings(), *store.shortage(head), *warnings),
             ran=self._ran,
             request_of=lambda entry: request_of(self._config, entry),
             on_move=lambda entry: self._config.method(entry.method).on_move,
@@ -220,14 +221,15 @@ class SnapshotReader:
             return entries
         if not records:
             named_workspace(self._layout.root)
-        if self._config.matrix.exists() or not self._submitted.path.exists():
+        # A link that leads nowhere is there, too.
+        if os.path.lexists(self._config.matrix) or not self._submitted.path.exists():
             warnings.append(str(entries))
         return Entries()
 
     def _lost_manifest(self, records: Records, unlisted: Iterable[str], others: Iterable[Entry]) -> list[str]:
         """A warning when jobs wait for a default manifest that is gone; it may be missing where all were submitted."""
         path = self._config.matrix
-        if path.exists() or not self._submitted.path.exists():
+        if os.path.lexists(path) or not self._submitted.path.exists():
             return []
         known = {entry.job_id for entry in others}
         open_ = (job for job in unlisted if job not in known)

@@ -109,6 +109,17 @@ class Replica:
         if head.generation == self.generation and head.length > self.offset:
             self._follow_file(self.file.fd, head, to_the_end=False)
 
+    def shortage(self, head: Head | None) -> StaleViewError | None:
+        """What is wrong when the journal, which was read to its end after this head, is shorter than the head says."""
+        if head is None or head.generation != self.generation or self.offset >= head.length:
+            return None
+        fd = self._open_to_read()
+        try:
+            size = os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+        return self._shortage(size, head)
+
     def check(self) -> None:
         """Before anything is changed: read what was not read of the journal. Where it differs, it is loaded anew."""
         if self._loaded.is_checked:

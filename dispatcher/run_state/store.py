@@ -21,7 +21,7 @@ from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.hand_edits import HandEdits, Identity
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
-from dispatcher.run_state.head import peek_head
+from dispatcher.run_state.head import Head, peek_head
 from dispatcher.run_state.locked_journal import LockedJournal
 from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.records import Records
@@ -85,6 +85,12 @@ class Store:
     def offset(self) -> int:
         """How many bytes of that generation `records` shows."""
         return self._replica.offset
+
+    def shortage(self, head: Head | None) -> list[str]:
+        """What is wrong when the journal, read after this head, is shorter than it says: what transactions raise."""
+        with files.storing("reading the run state in", self.layout.run_state):
+            problem = self._replica.shortage(head)
+        return [] if problem is None else [str(problem)]
 
     @property
     def reloads(self) -> int:

@@ -16,7 +16,7 @@ import pytest
 from fleet import COMMAND, Fleet, shell, wait_until
 
 from dispatcher.api import Workspace
-from dispatcher.cleaning.attempts import KEPT, SILENT_S
+from dispatcher.cleaning.attempts import KEPT, SILENT_S, _not_free_text
 
 # A failing job that leaves a log, a directory and its number.
 LEAVES = 'echo said; cd "$DISPATCHER_ATTEMPT_DIR"; mkdir out; head -c 100000 /dev/zero >out/big; exit 3'
@@ -501,3 +501,17 @@ def test_an_attempt_that_cannot_be_read_is_named(fleet: Fleet) -> None:
     directory.write_text("a file")
     said = fleet.try_("clean", "--attempts").stderr
     assert "1 attempt left alone (jobs/a/1): cannot be read (Not a directory)" in said
+
+
+def test_a_user_who_may_not_open_the_lock_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "alive").touch()
+    (tmp_path / "alive").chmod(0)
+    me = os.geteuid()
+    fd = os.open(tmp_path, os.O_RDONLY)
+    try:
+        if me == 0:
+            os.seteuid(65534)
+        assert "may not open their locks" in _not_free_text(fd)
+    finally:
+        os.seteuid(me)
+        os.close(fd)

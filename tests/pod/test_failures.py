@@ -261,3 +261,13 @@ def test_a_signal_from_outside_reaches_the_job(fleet: Fleet) -> None:
     os.kill(pid, signal.SIGTERM)
     assert pod.end() == 1
     assert fleet.record("a").reason == "exit 6"
+
+
+def test_a_job_that_removes_its_attempts_directory(fleet: Fleet) -> None:
+    fleet.write_config("max_requeues: 0\n")
+    fleet.write_manifest([shell("a", 'rm -rf "$DISPATCHER_ATTEMPT_DIR"')])
+    fleet.run_all("--slots", "1")
+    record = fleet.record("a")
+    assert (record.state, record.reason) == ("failed", "lost 1 times")
+    gone = fleet.attempt("a").directory
+    assert record.error == f"the attempt's directory {gone} was removed or emptied, by the job or by somebody else"

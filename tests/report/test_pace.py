@@ -86,7 +86,7 @@ def test_seconds_make_no_rate_of_an_hour() -> None:
     assert rate_words(found, 0, 0) == ["0 of 2 slots busy"]
     assert (
         rate_words(of({f"d{n}": done(20.0 * n, took_s=1) for n in range(20)}, pod(0, 2)), 0, 0)[1]
-        == "188 jobs/h in the last 6m21s"
+        == "189 jobs/h in the last 6m21s"
     )
 
 

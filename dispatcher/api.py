@@ -68,11 +68,21 @@ class Workspace:
 
     Methods that take `names` accept job ids and globs such as `fft_*`. `where` and `user` are filters, as `--where` and
     `--user`; all of them must hold.
+
+    `warn` is told of a change that is recorded, but that the status file cannot show yet, as on a full disk; without
+    it, that is a StorageError.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        by: str | None = None,
+        warn: Callable[[str], object] | None = None,
+    ) -> None:
         self.root = (usable_layout(root) if root else find_workspace()).root
         self._by = by
+        self._warn = warn
 
     @functools.cached_property
     def config(self) -> Config:
@@ -564,7 +574,10 @@ class Workspace:
         try:
             projector.write_before_exit()
         except StorageError as error:
-            raise StorageError(f"the change is recorded, but the status file does not show it yet: {error}") from error
+            text = f"the change is recorded, but the status file does not show it yet: {error}"
+            if self._warn is None:
+                raise StorageError(text) from error
+            self._warn(text)
         finally:
             projector.close()
 

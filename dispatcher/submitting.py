@@ -115,9 +115,7 @@ class Submission:
         except CodeError as error:
             raise CodeError(f"nothing was submitted, as there is no copy of the code (snapshot): {error}") from None
         except StorageError as error:
-            # Pods try again by themselves, but no one submits this again.
-            why = str(error).partition("; dispatchers try again")[0]
-            raise StorageError(f"nothing was submitted: {why}, then submit again") from None
+            raise StorageError(f"nothing was submitted: {error}, then submit again") from None
         self.code = snapshot.label
 
     def choose_again(self) -> None:

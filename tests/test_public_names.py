@@ -27,7 +27,7 @@ PUBLIC = {
     "dispatcher": """
 class DispatcherError(Exception)
 class Workspace
-Workspace.__init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None) -> None
+Workspace.__init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None, warn: Callable[[str], object] | None = None) -> None
 Workspace.add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest
 Workspace.apply(self, plan: changes.Plan) -> Changes
 Workspace.attempts(self, job: str) -> list[dict[str, Any]]

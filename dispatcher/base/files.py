@@ -34,8 +34,8 @@ _DIRECT_PART = 128 * 1024
 _SMALL = 16 * 1024
 
 ADVICE = {
-    errno.ENOSPC: "the disk is full: free some space; dispatchers try again by themselves",
-    errno.EDQUOT: "the disk quota is used up: free some space; dispatchers try again by themselves",
+    errno.ENOSPC: "the disk is full: free some space",
+    errno.EDQUOT: "the disk quota is used up: free some space",
     errno.EROFS: "the filesystem is mounted read-only: remount it with write access",
     errno.EACCES: "no permission: the workspace's group and its group-write bit decide who may write",
     errno.EPERM: "no permission: the workspace's group and its group-write bit decide who may write",

@@ -108,7 +108,7 @@ def open_workspace() -> Workspace:
     from dispatcher.cli.printing import note
 
     slow.tell_by(note)
-    return Workspace(layout().root)
+    return Workspace(layout().root, warn=note)
 
 
 def yes_option(function: F) -> F:

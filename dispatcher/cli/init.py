@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -77,13 +79,34 @@ def _create_example(new: Layout) -> None:
     if there:
         listed = ", ".join(os.path.relpath(path, new.root) for path in there)
         raise UsageError(f"{new.root} already contains {listed}: nothing was written. Choose another directory")
-    with files.storing("laying the workspace in", new.root):
-        os.makedirs(new.root, exist_ok=True)
-        with files.shared_umask(new.root):
-            for path, text in contents.items():
-                os.makedirs(path.parent, exist_ok=True)
-                files.write_new(path, text.encode())
+    laying = files.storing("laying the workspace in", new.root)
+    with laying, _all_or_nothing(new.root) as made, files.shared_umask(new.root):
+        for path, text in contents.items():
+            _make_directory(path.parent, made)
+            made.append(path)
+            files.write_new(path, text.encode())
     _print_next_steps(new.root)
+
+
+@contextlib.contextmanager
+def _all_or_nothing(root: Path) -> Iterator[list[Path]]:
+    """The files and directories that are made; removed when one cannot be: half a workspace would be taken for one."""
+    made: list[Path] = []
+    try:
+        _make_directory(root, made)
+        yield made
+    except BaseException:
+        for path in reversed(made):
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        raise
+
+
+def _make_directory(path: Path, made: list[Path]) -> None:
+    for place in reversed([path, *path.parents]):
+        if not place.is_dir():
+            place.mkdir()
+            made.append(place)
 
 
 def _print_next_steps(root: Path) -> None:

@@ -79,12 +79,23 @@ def test_a_full_disk_at_the_start(small: Fleet) -> None:
     subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=4k"], capture_output=True, check=False)
     pod = small.start()
     pod.says("No space left on device")
-    assert "Traceback" not in pod.said
+    assert "Traceback" not in pod.said and "by themselves" not in pod.said
+    nested = small.try_("init", "--nested", "sub")
+    assert "the disk is full: free some space" in nested.stderr and not (small.root / "sub").exists()
     filler.unlink()
     if not pod.is_running():
         assert pod.end() == 1
     assert small.run_all(pod="other").end() == 0
     assert small.states() == {"a": "done"}
+
+
+def test_a_change_on_a_full_disk_is_recorded_with_a_note(small: Fleet) -> None:
+    small.write_manifest([shell("a", "true")])
+    small.run("hold", "a")
+    subprocess.run(["dd", "if=/dev/zero", f"of={small.root}/filler", "bs=4k"], capture_output=True, check=False)
+    done = small.try_("requeue", "a")
+    assert (done.returncode, small.record("a").state) == (0, "queued"), done.stderr
+    assert "note: the change is recorded, but the status file does not show it yet" in done.stderr
 
 
 def test_a_workspace_that_can_only_be_read(small: Fleet, small_disk: Path) -> None:

@@ -6,6 +6,7 @@ And what this user must be allowed to do in the workspace.
 from __future__ import annotations
 
 import errno
+import grp
 import os
 import subprocess
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base import host
+from dispatcher.base.users import user_name
 from dispatcher.errors import PodError, StorageError
 from dispatcher.workspace import Layout
 
@@ -83,10 +85,34 @@ def _check_access(layout: Layout, paths: Iterable[Path]) -> Fault | None:
     if os.statvfs(denied[0]).f_flag & os.ST_RDONLY:
         what = f"{names} cannot be written: {os.strerror(errno.EROFS)}"
         return Fault(what, "mount it with write access")
-    cure = f"let the group of the workspace (gid {os.stat(layout.root).st_gid}) read and write"
-    return Fault(
-        f"this user (uid {os.getuid()}) cannot read and write {names}", f"{cure}: chmod -R g+rwX {layout.run_state}"
-    )
+    return Fault(f"this user (uid {os.getuid()}) cannot read and write {names}", _access_cure(layout, denied))
+
+
+def _access_cure(layout: Layout, denied: Iterable[Path]) -> str:
+    """What gives this user access: to belong to the group, and its permissions, where these lack."""
+    gid = os.stat(layout.root).st_gid
+    name = _group_name(gid)
+    join = f"join the group of the workspace, {name}: as root, usermod -aG {name} {user_name()}, then log in again"
+    allow = f"let the group of the workspace, {name}, read and write: chmod -R g+rwX {layout.run_state}"
+    if gid in (os.getegid(), *os.getgroups()):
+        return allow
+    return join if all(_group_may(path, gid) for path in denied) else f"{join}; and {allow}"
+
+
+def _group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+def _group_may(path: Path, gid: int) -> bool:
+    """Whether members of the group may read and write this."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return False
+    return found.st_gid == gid and found.st_mode & 0o060 == 0o060
 
 
 def state_paths(layout: Layout) -> list[Path]:

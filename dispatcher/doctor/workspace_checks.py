@@ -84,7 +84,8 @@ def permissions(context: Context) -> Findings:
     if open_to_all:
         yield Finding("permissions", WARNING, f"all users may write {open_to_all[0]}", f"chmod o-w {open_to_all[0]}")
     else:
-        yield Finding("permissions", OK, "this user may read and write the run state, others outside its group may not")
+        others = "others outside its group may not write it"
+        yield Finding("permissions", OK, f"this user may read and write the run state, {others}")
 
 
 def disk_space(context: Context) -> Findings:

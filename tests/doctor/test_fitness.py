@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import subprocess
 import time
@@ -85,4 +86,11 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     fault = check_directories(layout)
     assert fault is not None
     assert str(layout.jobs_dir) in fault.what
-    assert "chmod -R g+rwX" in fault.cure
+    assert "chmod -R g+rwX" in fault.cure and "usermod" not in fault.cure
+    monkeypatch.setattr("os.getegid", lambda: 12345)
+    monkeypatch.setattr("os.getgroups", lambda: [12345])
+    layout.jobs_dir.chmod(0o770)
+    fault = check_directories(layout)
+    assert fault is not None
+    name = grp.getgrgid(tmp_path.stat().st_gid).gr_name
+    assert f"join the group of the workspace, {name}: " in fault.cure and "chmod" not in fault.cure

@@ -182,6 +182,7 @@ def test_without_a_repository_jobs_wait_and_commands_refuse(fleet: Fleet) -> Non
     assert "not in a git repository" in status and "no copy of the code" in status
     refused = fleet.try_("submit", "--snapshot", "--", "true")
     assert refused.returncode and "nothing was submitted" in refused.stderr
+    assert "or do without a copy: no `--snapshot`" in refused.stderr and "code: none" not in refused.stderr
     assert fleet.states() == {"a": "queued"}
     pod.stop()
     ended = fleet.run_all()

@@ -27,6 +27,7 @@ from dispatcher.workspace import Layout
 
 # The ending of a file that is being removed.
 ASIDE: Final = ".cleaning"
+_OTHERWISE: Final = "or do without a copy: no `--snapshot`, and no `snapshot: true` of the job or its method"
 
 
 def take(layout: Layout) -> Snapshot:
@@ -34,7 +35,7 @@ def take(layout: Layout) -> Snapshot:
 
     Code that was archived before is not archived again.
     """
-    snapshot, archived = ship_tracked(layout)
+    snapshot, archived = ship_tracked(layout, otherwise=_OTHERWISE)
     if snapshot.is_dirty:
         snapshot = msgspec.structs.replace(snapshot, changes=_changes(layout, snapshot, archived))
     with files.storing("keeping the code in", layout.code_dir), files.shared_umask(layout.root):

@@ -36,14 +36,20 @@ _BLOCK: Final = 1 << 16
 # After this time without output, somebody who waits is told, and git is ended.
 TELL_AFTER_S: Final = 5.0
 LIMIT_S: Final = 60.0
-_OTHERWISE: Final = "or set `code: none` in dispatcher.yaml if the hosts have the code already"
+OTHERWISE: Final = "or set `code: none` in dispatcher.yaml if the hosts have the code already"
 
 
 class Git:
-    """git in `directory`, with further variables in its environment."""
+    """git in `directory`, with further variables in its environment.
 
-    def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
+    `otherwise`: what helps where there is no git or no repository, but to make one.
+    """
+
+    def __init__(
+        self, directory: Path, environment: Mapping[str, str] | None = None, *, otherwise: str = OTHERWISE
+    ) -> None:
         self.directory = directory
+        self._otherwise = otherwise
         self._environment = {
             **{name: value for name, value in os.environ.items() if name not in _SCRUBBED},
             **_IDENTITY,
@@ -107,7 +113,7 @@ class Git:
         except FileNotFoundError:
             if not self.directory.is_dir():
                 raise CodeError(f"{self.directory}: there is no such directory") from None
-            raise CodeError(f"git is not installed on {host_name()}: install it, {_OTHERWISE}") from None
+            raise CodeError(f"git is not installed on {host_name()}: install it, {self._otherwise}") from None
         except OSError as error:
             raise CodeError(f"{self.directory}: git cannot be run: {error.strerror}") from None
 
@@ -131,7 +137,8 @@ class Git:
         if process.returncode < 0 and not message:
             message = f"ended by signal {-process.returncode}"
         if "not a git repository" in message:
-            raise CodeError(f"{self.directory}: not in a git repository: `git init` and commit the code, {_OTHERWISE}")
+            cure = f"`git init` and commit the code, {self._otherwise}"
+            raise CodeError(f"{self.directory}: not in a git repository: {cure}")
         raise CodeError(f"{self.directory}: `git {words[0]}` failed: {message or f'status {process.returncode}'}")
 
 

@@ -15,7 +15,7 @@ from dispatcher.base import files
 from dispatcher.errors import CodeError
 from dispatcher.outlets.code.cache import Archived, CodeCache
 from dispatcher.outlets.code.commit import Content, add_content, content_of
-from dispatcher.outlets.code.git import Git
+from dispatcher.outlets.code.git import OTHERWISE, Git
 from dispatcher.outlets.code.snapshot import ArchiveWriter, Snapshot, is_executable
 from dispatcher.workspace import Layout
 
@@ -37,9 +37,9 @@ def ship_dirty(layout: Layout) -> Snapshot:
     return ship_tracked(layout)[0]
 
 
-def ship_tracked(layout: Layout) -> tuple[Snapshot, str]:
-    """As `ship_dirty`, and a commit of what is in the archive."""
-    git = Git(layout.root)
+def ship_tracked(layout: Layout, *, otherwise: str = OTHERWISE) -> tuple[Snapshot, str]:
+    """As `ship_dirty`, and a commit of what is in the archive. `otherwise`: see Git."""
+    git = Git(layout.root, otherwise=otherwise)
     head, clean = _head(git), _head_content(layout, git)
     stashed = _stash(git)
     if not stashed:

@@ -64,10 +64,13 @@ def _faults(value: Mapping[object, object]) -> Iterator[str]:
         yield f"per is {shown(per)}: expected the key of entries whose values are limited, such as lang"
     if where is not None:
         yield from _faults_of_where(where)
+    if "max_running" not in value:
+        yield "max_running is missing: expected a whole number, 1 or more"
+        return
     try:
-        parse_max_running(value.get("max_running"))
+        parse_max_running(value["max_running"])
     except BadValueError as error:
-        yield f"max_running is {shown(value.get('max_running'))}: {error}"
+        yield f"max_running is {shown(value['max_running'])}: {error}"
 
 
 def _faults_of_where(where: object) -> Iterator[str]:

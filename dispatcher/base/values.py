@@ -244,6 +244,8 @@ def parse_names(value: object) -> tuple[str, ...]:
 def parse_words(value: object) -> tuple[str, ...]:
     """One word or a list of words, in order of preference."""
     words = [value] if isinstance(value, str) else value
+    if isinstance(words, (list, tuple)) and not words:
+        raise BadValueError("the list is empty: expected one name or a list of names, or leave the key out")
     if not isinstance(words, (list, tuple)) or not words or not all(isinstance(word, str) and word for word in words):
         raise BadValueError("expected one name or a list of names")
     return tuple(dict.fromkeys(words))

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.base.values import shown
 from dispatcher.errors import nearest
+
+_MOST: Final = 2**53
 
 Drawer = Callable[[random.Random], Any]
 
@@ -58,12 +61,14 @@ def _integer(choices: object) -> Drawer:
     low, high = _range("integer", choices)
     if type(low) is not int or type(high) is not int:
         raise ValueError(f"integer: expected two whole numbers, both included, not {shown(choices)}")
+    if max(abs(low), abs(high)) > _MOST:
+        raise ValueError(f"integer: expected ends from -2^53 to 2^53 ({_MOST}), which every program reads exactly")
     return lambda generator: generator.randint(low, high)
 
 
 def _range(kind: str, choices: object) -> tuple[float, float]:
     numbers = choices if isinstance(choices, (list, tuple)) and len(choices) == 2 else ()
-    if not numbers or not all(type(number) in (int, float) and math.isfinite(number) for number in numbers):
+    if not numbers or not all(type(number) in (int, float) and abs(number) <= sys.float_info.max for number in numbers):
         raise ValueError(f"{kind}: expected the two ends of a range, [lowest, highest], not {shown(choices)}")
     low, high = numbers
     if low >= high:

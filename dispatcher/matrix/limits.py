@@ -10,7 +10,7 @@ from dispatcher.base.values import text_of
 from dispatcher.config import Config
 from dispatcher.errors import ConfigError, UsageError, nearest
 from dispatcher.matrix.condition import Where
-from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.entry import OWNER, Entry
 
 _METHOD: Final = "method"
 
@@ -57,16 +57,18 @@ class Limits:
         keys = dict.fromkeys(key for limit, _ in self._limits for key in _keys_of(limit))
         if not keys:
             return []
-        missing, known = set(keys), set[str]()
+        missing, known = set(keys), {_METHOD, OWNER}
+        has_entries = False
         for entry in entries:
             missing = {key for key in missing if not entry.has(key)}
             if not missing:
                 return []
             known.update(entry.params)
+            has_entries = True
         return [
             f"limits of dispatcher.yaml: no job has a value for {key!r}{nearest(key, sorted(known))}"
             for key in keys
-            if key in missing and known
+            if key in missing and has_entries
         ]
 
 

@@ -242,10 +242,11 @@ def test_each_user_has_a_limit_and_what_runs_stays_of_whom_it_was(fleet: Fleet) 
 
 
 def test_a_key_that_no_job_has_is_named(fleet: Fleet) -> None:
-    fleet.write_config("limits: [{per: lnag, max_running: 1}]\n")
+    fleet.write_config("limits: [{per: lnag, max_running: 1}, {per: usr, max_running: 1}]\n")
     fleet.write_manifest([shell("a", "true", lang="greek")])
     text = "limits of dispatcher.yaml: no job has a value for 'lnag' (did you mean 'lang'?)"
-    assert text in fleet.try_("matrix", "check").stderr
+    checked = fleet.try_("matrix", "check").stderr
+    assert text in checked and "no job has a value for 'usr' (did you mean 'user'?)" in checked
     assert text in fleet.run_all().said
 
 
@@ -265,15 +266,17 @@ def test_a_key_that_only_submitted_jobs_have_is_known(fleet: Fleet) -> None:
     [
         ("limits: {per: lang}", "expected a list such as [{per: lang, max_running: 2}]"),
         ("limits: [{max_running: 2}]", "limits nothing: expected per: KEY or where: KEY=VALUE"),
-        ("limits: [{per: lang}]", "max_running is null: expected a whole number, 1 or more"),
+        ("limits: [{per: lang}]", "max_running is missing: expected a whole number, 1 or more"),
         ("limits: [{pre: lang, max_running: 1}]", "unknown key \"pre\" (did you mean 'per'?)"),
         ("limits: [{where: lang, max_running: 1}]", 'where is "lang": expected key=value'),
+        ("limits: [{where: [], max_running: 1}]", "where is []: the list is empty"),
         ("limits: [{where: 'lang=[a', max_running: 1}]", "where lang=[a: [a begins with [ and lacks its ]"),
         (
             "limits: [{per: '', max_running: 0, pre: x}, {where: lang}]",
             'limit 1: unknown key "pre" (did you mean \'per\'?); limit 1: per is "": expected the key of entries whose '
             "values are limited, such as lang; limit 1: max_running is 0: expected a whole number, 1 or more; jobs "
-            'that are not to run are held: `dispatcher hold`; limit 2: where is "lang": expected key=value',
+            'that are not to run are held: `dispatcher hold`; limit 2: where is "lang": expected key=value, such as '
+            "lang=greek; limit 2: max_running is missing",
         ),
         ("methods: {m: {max_running: 0}}", "methods.m.max_running = 0: expected a whole number, 1 or more"),
     ],

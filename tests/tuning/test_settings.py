@@ -82,7 +82,8 @@ def test_all_faults_are_listed_at_once(tmp_path: Path) -> None:
 name: "no name"
 nmae: x
 defaults: {trial: 3, lr: 1}
-space: {lr: {log_uniform: [0, 1]}, dropout: {unifrom: [0, 1]}, gpus: {choice: [1, 2]}, lr2: {uniform: [0, 1]}}
+space: {lr: {log_uniform: [0, 1]}, dropout: {unifrom: [0, 1]}, gpus: {choice: [1, 2]}, lr2: {uniform: [0, 1]},
+  n: {integer: [1, 100000000000000000000000000]}}
 objective: {vlaue: loss, goal: minimum}
 trials: 0
 parallel: many
@@ -96,6 +97,7 @@ sampler: {tpe: {seeds: 1, startup: -1}}
         "trial: is set by the expansion",
         'space.lr = {"log_uniform": [0, 1]}: log_uniform: 0 has no logarithm',
         "unknown distribution \"unifrom\" (did you mean 'uniform'?)",
+        "integer: expected ends from -2^53 to 2^53",
         "space: gpus is a key of every entry",
         "lr: is in defaults and in space",
         "objective.vlaue: unknown key (did you mean 'value'?)",
@@ -107,7 +109,7 @@ sampler: {tpe: {seeds: 1, startup: -1}}
         "sampler.tpe.startup = -1: expected a whole number",
     ):
         assert wanted in text, f"{wanted} is not among\n{text}"
-    assert len(caught.value.problems) == 14
+    assert len(caught.value.problems) == 15
 
 
 @pytest.mark.parametrize(

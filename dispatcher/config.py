@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.base import values
+from dispatcher.base import files, values
 from dispatcher.base.running_limits import RunningLimit, parse_limits, parse_max_running
 from dispatcher.base.values import BadValueError, shown, shown_at
 from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
@@ -353,8 +353,7 @@ def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | 
 def _load(path: Path, expected: str = "keys and values such as matrix: matrix/matrix.json") -> Mapping[Any, Any] | None:
     """The keys of a file; None when there is none."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = files.read_plain(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -186,15 +186,31 @@ def _read_direct(fd: int, offset: int, size: int | None) -> bytes:
 
 
 def open_at_once(path: str, flags: int) -> int:
-    """An opener for files that jobs write. A pipe, whose opening would wait for a writer, and all else that is no plain
-    file, is an OSError.
+    """An opener for files that jobs and people write. A pipe, whose opening would wait for a writer, and all else that
+    is no plain file, is an OSError.
     """
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    # A link to a device has no end.
-    if not modes.S_ISREG(os.fstat(fd).st_mode):
+    try:
+        _check_plain(fd, path)
+    except BaseException:
         os.close(fd)
-        raise OSError(NO_PLAIN_FILE, "no plain file", path)
+        raise
     return fd
+
+
+def _check_plain(fd: int, path: Path | str) -> None:
+    mode = os.fstat(fd).st_mode
+    if modes.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    # A link to a device has no end.
+    if not modes.S_ISREG(mode):
+        raise OSError(NO_PLAIN_FILE, "no plain file", os.fspath(path))
+
+
+def read_plain(path: Path | str) -> bytes:
+    """The content of a file that people write. Raises OSError, also for what is no plain file."""
+    with open(path, "rb", buffering=0, opener=open_at_once) as file:
+        return file.readall()
 
 
 def read_at_once(path: Path | str, largest: int = LARGEST) -> bytes:
@@ -221,9 +237,25 @@ def read_at_once(path: Path | str, largest: int = LARGEST) -> bytes:
 def read_fresh(path: Path | str) -> bytes | None:
     """The file's current content, after its directory was opened; None when it does not exist.
 
-    When a file server forgets a file that was replaced while this host read it, the new one is read.
+    Raises OSError, also for what is no plain file. When a file server forgets a file that was replaced while this host
+    read it, the new one is read.
     """
-    return _of_opened(path, read_fd)
+
+    def content(fd: int) -> bytes:
+        _check_plain(fd, path)
+        return read_fd(fd)
+
+    return _of_opened(path, content)
+
+
+def read_fresh_small(path: Path | str) -> bytes | None:
+    """As `read_fresh`, of a small file that a job may have replaced: no content is b"", as of a pipe or a long file."""
+
+    def content(fd: int) -> bytes:
+        found = os.fstat(fd)
+        return read_fd(fd) if modes.S_ISREG(found.st_mode) and found.st_size <= LARGEST else b""
+
+    return _of_opened(path, content)
 
 
 def stat_fresh(path: Path | str, *, names_are_fresh: bool = False) -> os.stat_result | None:
@@ -272,7 +304,7 @@ def _of_opened(path: Path | str, ask: Callable[[int], T], *, names_are_fresh: bo
         try:
             if pause_s or not names_are_fresh:
                 refresh_names(os.path.dirname(path))
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 return ask(fd)
             finally:

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from typing import Final
 
+from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.base.mounts import mount_of
 from dispatcher.config import Config, LockKind
@@ -46,7 +47,7 @@ def manifest(context: Context) -> Findings:
     path = context.config.matrix
     try:
         # Jobs that entries need may be in another manifest.
-        found = parse_manifest(path.read_bytes(), str(path), None)
+        found = parse_manifest(files.read_plain(path), str(path), None)
     except FileNotFoundError:
         if context.layout.submitted_manifest.exists():
             yield Finding("manifest", OK, f"there is no {path}: only submitted jobs")

@@ -42,7 +42,7 @@ def load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ())
 def read_file(path: str | os.PathLike[str]) -> tuple[bytes, str]:
     """The content of a manifest that must be there, and who owns the file. Raises ManifestError."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=files.open_at_once) as file:
             return file.read(), name_of(os.fstat(file.fileno()).st_uid)
     except OSError as error:
         raise unreadable(path, error) from None

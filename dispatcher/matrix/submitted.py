@@ -106,7 +106,7 @@ class SubmittedJobs:
     def _open(self) -> int:
         if mount_of(self.path.parent).is_network:
             files.refresh_names(self.path.parent)
-        return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return files.open_at_once(os.fspath(self.path), os.O_RDONLY)
 
     def _append(self, data: bytes) -> News:
         """Take in what follows on what was read; an unfinished last line is read again, with its end."""

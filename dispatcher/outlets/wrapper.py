@@ -40,7 +40,7 @@ class Limits(msgspec.Struct, frozen=True):
 def read_limits(paths: AttemptPaths, default: Limits) -> Limits:
     """The limits in an attempt's wrapper, never those of today's manifest; `default` where it has none."""
     try:
-        found = {name.decode(): float(number) for name, number in _LIMIT.findall(paths.wrapper.read_bytes())}
+        found = {name.decode(): float(number) for name, number in _LIMIT.findall(files.read_at_once(paths.wrapper))}
     except OSError:
         return default
     return Limits(found.get("time_limit_s", default.time_limit_s), found.get("grace_s", default.grace_s))

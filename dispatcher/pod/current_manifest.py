@@ -178,6 +178,6 @@ class CurrentManifest:
 def _ids_of(path: Path) -> frozenset[str]:
     """The jobs of a manifest; none where it cannot be read."""
     try:
-        return job_ids(path.read_bytes())
+        return job_ids(files.read_plain(path))
     except OSError:
         return frozenset()

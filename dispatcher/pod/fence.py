@@ -100,7 +100,7 @@ class Fence:
         paths = self._layout.attempt(job, number)
         if paths.exit.exists() or paths.superseded.exists():
             return ""
-        name, _, _ = (files.read_fresh(paths.claimant) or b"").decode(errors="replace").partition("\n")
+        name, _, _ = (files.read_fresh_small(paths.claimant) or b"").decode(errors="replace").partition("\n")
         if name:
             # This pod holds the lock of its name, so an earlier claimant of the same name is dead.
             return self._made_by_another(paths, f"pod {name}") if name != self._me and self._is_alive(name) else ""

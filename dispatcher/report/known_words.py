@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.base.users import name_of
 from dispatcher.base.values import text_of
 from dispatcher.config import Config
@@ -104,8 +105,7 @@ def _members(path: Path, kind: Any) -> Iterable[Any]:
 
 def _decoded(path: Path, kind: Any) -> Any:
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = files.read_plain(path)
         if path.suffix == ".jsonl":
             data = b"[%s]" % b",".join(data.split(b"\n")[:-1])
         return msgspec.json.decode(data, type=kind)

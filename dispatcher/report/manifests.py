@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
+from dispatcher.base import files
 from dispatcher.base.users import name_of
 from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
@@ -28,7 +29,7 @@ class ManifestCache:
         """The entries by job id, or what is wrong with the file. `known_ids` are kept in memory anyway."""
         try:
             # Opened, because NFS clients show old sizes and times of what is not.
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=files.open_at_once) as file:
                 found = os.fstat(file.fileno())
                 signature = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid)
                 known = self._parsed.get(path)

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.matrix.manifest import job_ids
 from dispatcher.run_state import liveness
@@ -42,7 +43,7 @@ class ManifestJobs:
             signature = (found.st_ino, found.st_size, found.st_mtime_ns)
             known = self._ids.get(path)
             if known is None or known[0] != signature:
-                self._ids[path] = known = (signature, job_ids(path.read_bytes()))
+                self._ids[path] = known = (signature, job_ids(files.read_plain(path)))
         except OSError:
             return frozenset()
         return known[1]

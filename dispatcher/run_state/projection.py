@@ -246,7 +246,7 @@ class Projector:
                 if (old_name := self._exchanged(temporary, path)) is not None:
                     self._retired.append(replaced.keep(old_name, self._examined()))
                     return
-                old = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                old = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
                 os.rename(temporary, path)
                 return
@@ -373,9 +373,11 @@ def _keep(path: Path, kept: Path) -> Path:
     """Copy `path` to `kept`, durably before anything else happens to it."""
     os.makedirs(kept.parent, exist_ok=True)
     try:
-        data = path.read_bytes()
-    except PermissionError:
-        # What may not be read can only be moved: then, and only then, readers find no file for a moment.
+        data = files.read_plain(path)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, files.NO_PLAIN_FILE):
+            raise
+        # What cannot be read can only be moved: then, and only then, readers find no file for a moment.
         os.rename(path, kept)
         return kept
     kept = files.write_unique(kept, data)

@@ -102,7 +102,7 @@ def name_of(status_file: Path, examined: Identity) -> Path:
 
 def keep(path: Path, examined: Identity) -> Replaced:
     """Watch the file that was replaced, which has such a name."""
-    return Replaced(os.open(path, os.O_RDONLY | os.O_CLOEXEC), examined, path)
+    return Replaced(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), examined, path)
 
 
 def take_over(path: Path, status_file: Path) -> Replaced | None:
@@ -113,7 +113,7 @@ def take_over(path: Path, status_file: Path) -> Replaced | None:
     at_ms, size, mtime_ns = stamp
     mine = _own_name(status_file, _stamp(at_ms / 1000, (0, size, mtime_ns)))
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = files.open_at_once(os.fspath(path), os.O_RDONLY)
     except OSError:
         return None
     try:
@@ -143,7 +143,7 @@ def left_behind(status_file: Path) -> Iterator[Path]:
 def saved_late(status_file: Path) -> Iterator[bytes]:
     """The contents of such files that no process has examined yet."""
     for path in left_behind(status_file):
-        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0, opener=files.open_at_once) as file:
             _, size, mtime_ns = identity_of(file.fileno())
             stamp = _stamp_of(path, status_file)
             if stamp is not None and (size, mtime_ns) != stamp[1:]:

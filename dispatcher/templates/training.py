@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.base.values import shown
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
@@ -165,8 +166,7 @@ def _load(path: str | os.PathLike[str]) -> Template:
 @lru_cache(maxsize=64)
 def _parse(path: str, mtime_ns: int, size: int) -> Template:
     """Parse a template. `mtime_ns` and `size` are keys of the cache: entries share a template until it changes."""
-    with open(path, "rb") as file:
-        data = file.read()
+    data = files.read_plain(path)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         text = data.decode("utf-8" if encoding == "utf-8-sig" else encoding)

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.errors import UsageError, nearest
+from dispatcher.base.messages import counted, first_names
+from dispatcher.errors import StateError, UsageError, nearest
 from dispatcher.report.pivot import mean, std
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
@@ -79,9 +80,15 @@ def compare(
     only `names` is told.
     """
     read: list[tuple[str, tuple[Any, ...], MetricFile]] = []
+    unread: list[str] = []
     pending = without = 0
     for job, directory, values in chosen.jobs:
-        found = files.read(directory, until_s)
+        try:
+            found = files.read(directory, until_s)
+        except StateError:
+            # Jobs write these files: that of one must not hide those of the others.
+            unread.append(job)
+            continue
         if found is None:
             without += 1
             continue
@@ -90,6 +97,8 @@ def compare(
     names = list(dict.fromkeys(name for _, _, file in read for name in file.series))
     if metric is not None and metric not in names and read and not pending:
         raise UsageError(f"no job of these has the metric {metric!r}{nearest(metric, names)}")
+    if not read and unread:
+        raise StateError(_unread_text(unread))
     groups: dict[tuple[Any, ...], list[tuple[str, Series]]] = {}
     for job, values, file in read:
         series = file.series.get(metric or "")
@@ -104,6 +113,7 @@ def compare(
     cut = [
         f"{chosen.total} jobs match, {len(chosen.jobs)} are compared" if chosen.total > len(chosen.jobs) else "",
         f"{len(order)} groups, {len(shown)} are shown" if len(order) > len(shown) else "",
+        _unread_text(unread) if unread else "",
     ]
     return {
         "metric": metric,
@@ -115,6 +125,11 @@ def compare(
         "pending": pending,
         "cut": "; ".join(filter(None, cut)) or None,
     }
+
+
+def _unread_text(jobs: Sequence[str]) -> str:
+    """That the metrics of these jobs are left out; a job's own page says why."""
+    return f"{counted(len(jobs), 'job')} whose metrics.jsonl is no plain file or cannot be read: {first_names(jobs)}"
 
 
 def _group(by: Sequence[str], values: tuple[Any, ...], jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:

@@ -283,6 +283,17 @@ def test_curves_of_seeds_have_a_mean_and_a_spread(serve, lab):
     assert found["without"] == 1 and found["pending"] == 0
 
 
+def test_a_job_whose_metrics_are_no_file_does_not_hide_those_of_the_others(serve, lab):
+    (lab.attempt("fft_greek_s1") / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\n')
+    os.mkfifo(lab.attempt("fft_greek_s3") / "metrics.jsonl")
+    (lab.attempt("fft_greek_s5") / "metrics.jsonl").symlink_to("/dev/zero")
+    jobs = "fft_greek_s1,fft_greek_s3,fft_greek_s5"
+    found = serve().get(f"/api/compare?jobs={jobs}&metric=loss&by=method").json
+    assert [group["mean"] for group in found["groups"]] == [[2]]
+    text = "2 jobs whose metrics.jsonl is no plain file or cannot be read: fft_greek_s3, fft_greek_s5"
+    assert found["cut"] == text
+
+
 def test_jobs_that_log_at_other_steps_are_in_one_mean(serve, lab):
     for job, first, value in (("fft_greek_s1", 0, 1.0), ("fft_greek_s3", 5, 3.0)):
         lines = [{"step": step, "loss": value} for step in range(first, first + 31, 10)]

@@ -86,7 +86,7 @@ def write_submission(paths: AttemptPaths, submission: SubmissionFile, *, durable
 def read_submission(paths: AttemptPaths) -> SubmissionFile | None:
     """Under which name the attempt was to be submitted; None when it had not come so far. Raises StorageError."""
     with files.storing("reading", paths.submission):
-        data = files.read_fresh(paths.submission)
+        data = files.read_fresh_small(paths.submission)
     try:
         return None if data is None else msgspec.json.decode(data, type=SubmissionFile)
     except msgspec.DecodeError as error:

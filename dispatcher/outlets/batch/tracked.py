@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatcher.base import files
 from dispatcher.outlets.base import Ended, Key, Placement, Report, Request
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Submitted
 from dispatcher.workspace import AttemptPaths
@@ -86,7 +87,7 @@ class Tracked:
         if self._pid is not None:
             return
         try:
-            words = self.paths.taken.read_text().split()
+            words = files.read_at_once(self.paths.taken).split()
             self.was_taken = True
             self._pid = int(words[1])
         except (OSError, ValueError, IndexError):

@@ -27,7 +27,7 @@ def claimed_here(paths: AttemptPaths) -> bool:
 
     Its directory says it: the record has only the host's name, and the pod may have been started again elsewhere.
     """
-    _, _, place = (files.read_fresh(paths.claimant) or b"").decode(errors="replace").partition("\n")
+    _, _, place = (files.read_fresh_small(paths.claimant) or b"").decode(errors="replace").partition("\n")
     return place.strip() == host.here()
 
 

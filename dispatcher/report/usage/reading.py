@@ -8,6 +8,7 @@ import itertools
 import operator
 from collections.abc import Collection, Mapping, Sequence
 
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import OWNER
@@ -84,7 +85,7 @@ class _Lists:
             return None
         found = set(self._submitted)
         with contextlib.suppress(OSError):
-            found |= set(job_ids((layout.root / (matrix or default)).read_bytes()))
+            found |= set(job_ids(files.read_plain(layout.root / (matrix or default))))
         return found
 
     @functools.cached_property

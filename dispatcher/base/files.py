@@ -198,7 +198,7 @@ def open_at_once(path: str, flags: int) -> int:
     return fd
 
 
-def _check_plain(fd: int, path: Path | str) -> None:
+def _check_plain(fd: int, path: str | os.PathLike[str]) -> None:
     mode = os.fstat(fd).st_mode
     if modes.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
@@ -207,7 +207,7 @@ def _check_plain(fd: int, path: Path | str) -> None:
         raise OSError(NO_PLAIN_FILE, "no plain file", os.fspath(path))
 
 
-def read_plain(path: Path | str) -> bytes:
+def read_plain(path: str | os.PathLike[str]) -> bytes:
     """The content of a file that people write. Raises OSError, also for what is no plain file."""
     with open(path, "rb", buffering=0, opener=open_at_once) as file:
         return file.readall()

@@ -79,11 +79,10 @@ def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, 
 
 
 def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    from dispatcher.base import yaml_text
+    from dispatcher.base import files, yaml_text
 
     try:
-        with open(path, "rb") as file:
-            return yaml_text.load_mapping(file.read(), f"the keys {', '.join(_TOP_KEYS)}")
+        return yaml_text.load_mapping(files.read_plain(path), f"the keys {', '.join(_TOP_KEYS)}")
     except OSError as error:
         raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except ValueError as error:

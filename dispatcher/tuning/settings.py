@@ -132,11 +132,10 @@ def space_of(journalled: Mapping[str, Any]) -> Space:
 
 def read_settings(path: str | os.PathLike[str]) -> Settings:
     """The study in a YAML file; ManifestError lists every fault."""
-    from dispatcher.base import yaml_text
+    from dispatcher.base import files, yaml_text
 
     try:
-        with open(path, "rb") as file:
-            document = yaml_text.load_mapping(file.read(), f"the keys {', '.join(_KEYS)}")
+        document = yaml_text.load_mapping(files.read_plain(path), f"the keys {', '.join(_KEYS)}")
     except OSError as error:
         raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except ValueError as error:

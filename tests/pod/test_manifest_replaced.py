@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from fleet import Fleet, shell, wait_until
@@ -30,6 +31,11 @@ def test_a_broken_manifest_changes_nothing(fleet: Fleet) -> None:
     )
     fleet.run("requeue", "a")
     fleet.wait_for("a", "done", attempt=2)
+    path.unlink()
+    # Opening it to read would wait for a writer.
+    os.mkfifo(path)
+    pod.says("cannot be read: no plain file")
+    path.unlink()
     fleet.write_manifest([shell("c", "true"), shell("a", "true"), shell("b", "true")])
     fleet.wait_for("c", "done")
     assert pod.end() == 0

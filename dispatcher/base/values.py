@@ -42,6 +42,8 @@ _SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _LONGEST_S: Final = 3650 * 86400
 # Of anything that is counted: no more than a person can mean.
 MOST: Final = 10**9
+# What 64 bits hold.
+MOST_BITS: Final = 2**63 - 1
 _MOST_MIB: Final = 2**30
 
 _TIME_EXPECTED = "expected a time such as 90m, 8h, 1h30m, 01:30:00 or 1-12:00:00, or a number of seconds"
@@ -147,8 +149,8 @@ def parse_integer(value: object) -> int:
     """A whole number of at most 64 bits, which every other tool can read."""
     if type(value) is not int:
         raise BadValueError("expected a whole number")
-    if abs(value) >= 2**63:
-        raise BadValueError(f"expected a whole number from -{2**63 - 1} to {2**63 - 1}")
+    if abs(value) > MOST_BITS:
+        raise BadValueError(f"expected a whole number from -{MOST_BITS} to {MOST_BITS}")
     return value
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from dispatcher.base.values import NAME_EXPECTED, is_name, shown
+from dispatcher.base.values import MOST_BITS, NAME_EXPECTED, is_name, shown
 from dispatcher.cli.common import WholeNumber
 from dispatcher.cli.complete import complete_jobs, complete_methods
 from dispatcher.cli.one_argument import one_argument
@@ -123,7 +123,10 @@ command_options: Final = one_argument("job", CommandOptions, (
         "--needs", multiple=True, metavar="JOB", shell_complete=complete_jobs,
         help="Run only when this job is done; may be repeated.",
     ),
-    click.option("--priority", type=int, metavar="N", help="Jobs with a higher one are claimed first.  [default: 0]"),
+    click.option(
+        "--priority", type=WholeNumber(-MOST_BITS, MOST_BITS), metavar="N",
+        help="Jobs with a higher one are claimed first.  [default: 0]",
+    ),
     click.option("--time-limit", metavar="TIME", help="Stop the job after this time: 90m, 8h, or seconds."),
     click.option("--retries", type=WholeNumber(0), metavar="N", help="How often a failed job is tried again."),
     click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from dispatcher.base.values import MOST
+from dispatcher.base.values import MOST, MOST_BITS
 from dispatcher.cli.complete import complete_jobs, complete_keys, complete_users, complete_where, complete_words
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where, literal
@@ -53,13 +53,14 @@ class WholeNumber(click.IntRange):
             return super().convert(value, param, ctx)
         except click.BadParameter:
             text = str(value)
-            within = f"from {self.min} to {self.max}" if self.max != MOST else f"{self.min} or more"
-            if text.isdecimal() and text.strip("0"):
-                within = f"{self.min} or more, at most {self.max}"
-            self.fail(f"{text[:80]!r}: expected a whole number, {within}", param, ctx)
+            is_large = text.isdecimal() and text.strip("0")
+            is_open = self.max == MOST and not is_large
+            within = f", {self.min} or more" if is_open else f" from {self.min} to {self.max}"
+            self.fail(f"{text[:80]!r}: expected a whole number{within}", param, ctx)
 
     def _describe_range(self) -> str:
-        return f"x>={self.min}" if self.max == MOST else super()._describe_range()
+        # A bound that no one reaches is none to those who read the help.
+        return f"x>={self.min}" if self.max == MOST else "" if self.max == MOST_BITS else super()._describe_range()
 
 
 def _keep_root(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:

@@ -287,7 +287,8 @@ def test_options_that_look_right_and_are_not(empty: Fleet) -> None:
     assert '--name "my job": expected 1 to 200 letters' in fails(empty, "--name", "my job", "--", "true")
     for option, value, expected in (
         ("--cpus", "1.5", "expected a whole number, 1 or more"),
-        ("--gpus", "9" * 30, "at most 1000000000"),
+        ("--gpus", "9" * 30, "expected a whole number from 0 to 1000000000"),
+        ("--priority", "1.5", "expected a whole number from -9223372036854775807 to"),
         ("--retries", "-1", "expected a whole number, 0 or more"),
         ("--memory", "0G", "more than nothing"),
         ("--time-limit", "nan", '--time-limit "nan": expected a time'),

@@ -95,6 +95,9 @@ class Recorder:
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
         if ended.error and ended.exit_code != EXIT_DONE:
             detail += f": {ended.error}"
+        if event is Event.STOPPED and ended.exit_reason == LOST:
+            # That nobody saw it end is no fault where it was to end.
+            detail = f": {outcome.STOPPED}"
         what = _LOGGED.get(event) or (event if event == state else f"{event} ({state})")
         return f"{what} {job} (attempt {number}){detail}"
 

@@ -77,12 +77,13 @@ class Reason(msgspec.Struct, frozen=True):
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a workspace at one moment.
 
-    `now` is a journal time. `offers` are those of the live pods. `me` is the pod whose reasons are asked for, one of
-    these pods; empty: those of all. `request_of` is what an attempt of an entry asks for, `fault_of` why no pod could
-    start it, `on_move` what becomes of it where its checkpoint is not seen; `unknown_job` is the reason of jobs without
-    an entry, `clock` writes the times of reasons. `wants_copy`: whether attempts of an entry run a copy of the code;
-    `copies` are those that are there, for the queue alone. `in_flight` are the attempts that count in limits; the queue
-    counts what it chooses there. `obstacle` is why no pod can record a claim.
+    `now` is a journal time. `offers` are those of the live pods; `last`, where there are none, is what the outlets of
+    the pod that ended last offered. `me` is the pod whose reasons are asked for, one of these pods; empty: those of
+    all. `request_of` is what an attempt of an entry asks for, `fault_of` why no pod could start it, `on_move` what
+    becomes of it where its checkpoint is not seen; `unknown_job` is the reason of jobs without an entry, `clock` writes
+    the times of reasons. `wants_copy`: whether attempts of an entry run a copy of the code; `copies` are those that are
+    there, for the queue alone. `in_flight` are the attempts that count in limits; the queue counts what it chooses
+    there. `obstacle` is why no pod can record a claim.
     """
 
     records: Mapping[str, Record]
@@ -92,6 +93,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     fault_of: Callable[[Entry], str] = no_fault
     on_move: Callable[[Entry], str] = stays
     offers: Sequence[Offer] = ()
+    last: Offer | None = None
     pauses: Mapping[str, Pause] = {}
     me: str = ""
     unknown_job: str = UNKNOWN_JOB
@@ -213,7 +215,7 @@ class Waiting:
         """Why a job that is ready gets no slot."""
         facts = self._facts
         if not facts.offers:
-            return Reason(NO_POD)
+            return Reason(self._no_pod(entry))
         if facts.obstacle:
             return Reason(facts.obstacle, needs_person=True, root=facts.obstacle)
         request, home = facts.request_of(entry), home_of(entry, record)
@@ -240,6 +242,13 @@ class Waiting:
         text = refused_by_all(entry, request, refusals, facts.offers)
         needs_person = all(refusal.needs_person for refusal in refusals.values())
         return Reason(text, needs_person, f"{job}: {text}", is_refused=True)
+
+    def _no_pod(self, entry: Entry) -> str:
+        last = self._facts.last
+        refusal = None if last is None else last.refusal(entry, self._facts.request_of(entry))
+        if last is None or refusal is None:
+            return NO_POD
+        return f"{NO_POD}, and the last one ({last.pod}) could not take it: {refusal.text}"
 
     def _of_taker(self, offer: Offer, entry: Entry, record: Record, home: Home | None) -> tuple[Reason, str]:
         """What a job waits for that this pod can take, and what the pod lacks for it besides a slot."""

@@ -97,6 +97,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     limits: how many attempts of which jobs may be in flight at once.
     ran: what attempts ran with.
     offers: what the live pods take.
+    last_offer: where no pod is alive, what the outlets of the one that ended last offered, whatever its options were.
     clock: how texts write times; see `for_people`.
     find_changed, find_stalled: find what `changed` and `stalled` return.
     """
@@ -111,6 +112,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     refusals: tuple[Refusal, ...] = ()
     pods: tuple[PodStatus, ...] = ()
     offers: tuple[Offer, ...] = ()
+    last_offer: Offer | None = None
     problem: str | None = None
     obstacle: str = ""
     gpu_idle: Mapping[str, float] = {}

@@ -99,6 +99,7 @@ class SnapshotReader:
             refusals=(*open_refusals(store.fold.refusals.values(), store.records), *seen.refused),
             pods=tuple(pods),
             offers=tuple(self._offer(pod) for pod in pods if pod.is_alive),
+            last_offer=_last_offer(pods),
             problem=store.problem,
             obstacle=_full_disk(self._layout),
             gpu_idle=_idle_gpus(store.fold, pods, time.time()),
@@ -266,6 +267,14 @@ class SnapshotReader:
             entries += [found[job] for job in missing & found.keys()]
             missing -= found.keys()
         return entries
+
+
+def _last_offer(pods: Sequence[PodStatus]) -> Offer | None:
+    """Of the pod that ended last, where none is alive: what it could run, whatever it was told to leave to others."""
+    if not pods or any(pod.is_alive for pod in pods):
+        return None
+    info = max(pods, key=lambda pod: pod.beat_at_s or 0.0).info
+    return offer_of(msgspec.structs.replace(info, methods=[], where=[], unusable_methods={}))
 
 
 def _full_disk(layout: Layout) -> str:

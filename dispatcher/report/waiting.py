@@ -44,6 +44,7 @@ def reasons(snapshot: Snapshot, counted: InFlight | None = None) -> Waiting:
             on_move=snapshot.on_move,
             wants_copy=snapshot.wants_copy,
             offers=snapshot.offers,
+            last=snapshot.last_offer,
             pauses=snapshot.pauses,
             unknown_job=snapshot.unknown_job,
             clock=snapshot.clock,

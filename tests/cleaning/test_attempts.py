@@ -506,6 +506,7 @@ def test_an_attempt_that_cannot_be_read_is_named(fleet: Fleet) -> None:
 def test_a_user_who_may_not_open_the_lock_is_told_so(tmp_path: Path) -> None:
     (tmp_path / "alive").touch()
     (tmp_path / "alive").chmod(0)
+    tmp_path.chmod(0o755)
     me = os.geteuid()
     fd = os.open(tmp_path, os.O_RDONLY)
     try:

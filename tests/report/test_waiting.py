@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from fleet import Fleet, shell
 
 from dispatcher.config import Config, load_config
 from dispatcher.matrix.condition import Where
@@ -184,3 +185,12 @@ def test_of_many_alike_one_is_asked(config: Config, monkeypatch: pytest.MonkeyPa
     assert [len(wait.jobs) for wait in waits(snapshot)] == [1_000]
     # One of each kind, the one that was tried before, and the first of all for its text.
     assert Counted.asked == 4
+
+
+def test_where_no_pod_runs_what_the_last_one_refused_is_said(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", "true"), shell("b", "true", gpus=0, resources={"cpus": 4000})])
+    fleet.run_all("--slots", "1")
+    fleet.run("requeue", "a")
+    waiting = {one["jobs"][0]: one["why"] for one in json.loads(fleet.run("status", "--json"))["waiting"]}
+    assert waiting["a"] == "no pod is running"
+    assert waiting["b"].startswith("no pod is running, and the last one (pod) could not take it: asks for 4000 CPUs")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from dispatcher.base import files, host
+from dispatcher.base.times import duration_text
 from dispatcher.config import Config
 from dispatcher.outlets.base import Ended, Key, Orphan, Running, Slot, Status, Unknown
 from dispatcher.outlets.local import processes
@@ -120,7 +121,8 @@ class LocalRecovery:
             self._mark(paths)
             self._superseded.add(orphan.key)
         if self._observer.unchanged_s(f"superseded:{orphan.key}", True) < self._guard_s:
-            return Unknown("superseded; its wrapper may not have noticed yet")
+            left = f"its wrapper has {duration_text(self._guard_s)} to notice, stop it and kill what is left"
+            return Unknown(f"superseded; {left}")
         files.refresh_names(paths.directory)
         return read_exit(paths.directory)
 

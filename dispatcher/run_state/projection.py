@@ -229,7 +229,8 @@ class Projector:
                     return None
                 with files.storing("keeping the unreadable status file in", store.layout.rejected_dir):
                     kept = _keep(path, kept)
-                self._replace(path, temporary)
+                if (retired := self._replace(path, temporary)) is not None:
+                    retired.kept = kept.read_bytes()
                 store.problem = None
                 store.accept_projection(identity, seq)
                 store.status_is_stale = store.seq > seq
@@ -239,19 +240,20 @@ class Projector:
         self.write(over_editors=True)
         return kept
 
-    def _replace(self, path: Path, temporary: Path) -> None:
+    def _replace(self, path: Path, temporary: Path) -> Replaced | None:
         """Put `temporary` in the place of `path`, and watch the file that was there."""
         with files.storing("replacing", path):
             try:
                 if (old_name := self._exchanged(temporary, path)) is not None:
                     self._retired.append(replaced.keep(old_name, self._examined()))
-                    return
+                    return self._retired[-1]
                 old = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
                 os.rename(temporary, path)
-                return
+                return None
             self._retired.append(Replaced(old, self._examined(), None))
             os.rename(temporary, path)
+            return self._retired[-1]
 
     def _examined(self) -> Identity:
         """The status file as the last transaction has examined it: one that is not so any more is read again."""
@@ -303,7 +305,7 @@ class Projector:
         except OSError:
             # A file server forgets a removed file that another client had open.
             return
-        retired.half_written = not self._apply_late(data)
+        retired.half_written = data != retired.kept and not self._apply_late(data)
         retired.note_examined(settled(found, network=self._is_network), self.store.layout.status_file)
 
     def _drop(self, retired: Replaced) -> None:

@@ -38,7 +38,7 @@ _UNKNOWN: Final[Identity] = (0, 0, 0)
 class Replaced:
     """A replaced status file. `identity` is the content that was examined last, `path` its name if it has one.
 
-    `half_written`: that content cannot be parsed.
+    `half_written`: that content cannot be parsed. `kept` is content that has a copy in rejected/.
     """
 
     def __init__(self, fd: int, identity: Identity, path: Path | None, age_s: float = 0.0) -> None:
@@ -46,6 +46,7 @@ class Replaced:
         self.identity = identity
         self.path = path
         self.half_written = False
+        self.kept: bytes | None = None
         self._begun_s = self._changed_s = time.monotonic() - age_s
 
     @property

@@ -77,7 +77,8 @@ def test_only_its_own_gpus_count(node: WatchedNode) -> None:
     node.busy("0", "0", "1", "0")
     used = wait_until(lambda: told(one).get("idle_s") == 0 and told(one), "one of them is in use")
     node.calls_more()
-    assert told(one)["samples"] > used["samples"]
+    # While it is written, the file is empty.
+    wait_until(lambda: told(one).get("samples", 0) > used["samples"], "another sample")
     assert one.process.poll() is None
     (node.folder / "go").touch()
     assert one.ended().status == 0

@@ -114,10 +114,12 @@ def test_the_status_file_may_stay_where_it_is(kept: Layout) -> None:
     assert (store.records["b"].desired, store.seq) == (None, seq)
     with store.transaction() as tx:
         tx.change("b", Event.HELD, Change(state=State.HELD))
-    Projector(store).write()
+    projector = Projector(store)
+    projector.write()
     path = kept.root / "lab" / "status.json"
     assert json.loads(path.read_bytes())["b"]["state"] == "held"
     assert not (kept.run_state / "matrix_status.json").exists()
+    projector.close()
     assert names(kept.root / "lab") == ["status.json"]
     # Edited in place, as ever.
     lines = json.loads(path.read_bytes())
@@ -139,6 +141,7 @@ def test_what_a_dead_process_left_beside_the_status_file_is_taken_in(kept: Layou
     left.write_text(json.dumps(lines))
     projector.recover_leftovers()
     assert store.records["b"].extra == {"note": "saved at the last moment"}
+    projector.close()
     assert names(kept.root / "lab") == ["status.json"]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from dispatcher.base.values import MOST_BITS, NAME_EXPECTED, is_name, shown
+from dispatcher.base.values import MOST, MOST_BITS, NAME_EXPECTED, is_name, shown
 from dispatcher.cli.common import WholeNumber
 from dispatcher.cli.complete import complete_jobs, complete_methods
 from dispatcher.cli.one_argument import one_argument
@@ -128,7 +128,7 @@ command_options: Final = one_argument("job", CommandOptions, (
         help="Jobs with a higher one are claimed first.  [default: 0]",
     ),
     click.option("--time-limit", metavar="TIME", help="Stop the job after this time: 90m, 8h, or seconds."),
-    click.option("--retries", type=WholeNumber(0), metavar="N", help="How often a failed job is tried again."),
+    click.option("--retries", type=WholeNumber(0, MOST), metavar="N", help="How often a failed job is tried again."),
     click.option(
         "--env", multiple=True, metavar="NAME[=VALUE]",
         help="An environment variable, with its value here unless one is given. Others can read it: no secrets.",

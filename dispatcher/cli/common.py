@@ -43,9 +43,9 @@ class SecondsRange(click.FloatRange):
 
 
 class WholeNumber(click.IntRange):
-    """A whole number from `least` to `most`."""
+    """A whole number from `least` to `most`; None: no bound."""
 
-    def __init__(self, least: int, most: int = MOST) -> None:
+    def __init__(self, least: int, most: int | None = None) -> None:
         super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -54,7 +54,7 @@ class WholeNumber(click.IntRange):
         except click.BadParameter:
             text = str(value)
             is_large = text.isdecimal() and text.strip("0")
-            is_open = self.max == MOST and not is_large
+            is_open = self.max is None or (self.max == MOST and not is_large)
             within = f", {self.min} or more" if is_open else f" from {self.min} to {self.max}"
             self.fail(f"{text[:80]!r}: expected a whole number{within}", param, ctx)
 

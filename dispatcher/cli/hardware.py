@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from dispatcher.base.values import MOST
 from dispatcher.cli.common import WholeNumber, read_memory
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.errors import UsageError, nearest
@@ -81,15 +82,15 @@ hardware_options: Final = one_argument("hardware", HardwareOptions, (
         "--chips",
         "--gpus",
         "chips",
-        type=WholeNumber(0),
+        type=WholeNumber(0, MOST),
         metavar="N",
         help="GPUs over all nodes; 0 for CPUs only.",
     ),
-    click.option("--cpu", "--cpus", "cpus", type=WholeNumber(1), metavar="N", help="CPUs of each node."),
+    click.option("--cpu", "--cpus", "cpus", type=WholeNumber(1, MOST), metavar="N", help="CPUs of each node."),
     click.option(
         "--mem", "--memory", "memory_mib", callback=read_memory, metavar="SIZE", help="Memory of each node: 64G, 512M."
     ),
-    click.option("--nodes", type=WholeNumber(1), metavar="N", help="Number of nodes."),
+    click.option("--nodes", type=WholeNumber(1, MOST), metavar="N", help="Number of nodes."),
     click.option("--cluster", "clusters", multiple=True, metavar="NAME", help="Prefer hosts of this cluster."),
     click.option(
         "--exclude-cluster", "excluded_clusters", multiple=True, metavar="NAME", help="Use no host of this cluster."

@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from dispatcher import contract
 from dispatcher.base.messages import is_utf8, readable
+from dispatcher.base.values import MOST
 from dispatcher.cli.common import F, WholeNumber, layout, read_list, read_memory, read_where, root_option
 from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options
@@ -157,7 +158,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     help="Number of single-GPU jobs that share one GPU; those with `gpu_memory` share by that.  [default: 1]",
 )  # fmt: skip
 @_pod_option(
-    "--cpus", type=WholeNumber(1), metavar="N",
+    "--cpus", type=WholeNumber(1, MOST), metavar="N",
     help="CPUs for jobs that ask for some (`resources: {cpus: N}`).  [default: those of this host]",
 )  # fmt: skip
 @_pod_option(
@@ -181,9 +182,9 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     help="Maximum delay until changes by other hosts are noticed: seconds, 30s, 10m.",
 )  # fmt: skip
 @_pod_option("--until-empty", is_flag=True, help="End when no job is left to run.")
-@_pod_option("--max-jobs", type=WholeNumber(1), metavar="N", help="End after this many jobs.")
+@_pod_option("--max-jobs", type=WholeNumber(1, MOST), metavar="N", help="End after this many jobs.")
 @_pod_option(
-    "--max-fails", type=WholeNumber(1), metavar="N",
+    "--max-fails", type=WholeNumber(1, MOST), metavar="N",
     help="Once N of its jobs have failed for good, whichever pod ran them: claim nothing more, and end with status 1.",
 )  # fmt: skip
 @_pod_option("--dry-run", is_flag=True, help="Show what a start would do and why; change nothing.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -106,7 +107,7 @@ def _print_one(workspace: Workspace, job: str, number: int, output: Output, choi
         if not paths.directory.is_dir():
             known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
             raise StateError(f"{job} has no attempt {number} (attempts: {known})")
-        removed = ": `dispatcher clean` removed it" if paths.cleaned.exists() else ""
+        removed = ": `dispatcher clean` removed it" if os.path.exists(paths.cleaned) else ""
         note(f"attempt {number} of {job} has no log{removed}")
     return has_log
 

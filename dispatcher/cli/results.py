@@ -194,7 +194,7 @@ def _tell(results: Results) -> None:
     if results.unsure:
         note(
             f"{counted(len(results.unsure), 'result')} with the parameters of the current manifest, because their "
-            f"attempts have no entry.json: {first_names(results.unsure)}"
+            f"attempts have no entry.json that can be read: {first_names(results.unsure)}"
         )
     if results.unreadable:
         jobs = [f"{job}: {why}" for job, why in results.unreadable.items()]

@@ -15,8 +15,9 @@ from dispatcher.outlets.code.git import Git
 from dispatcher.provenance.blobs import Blobs
 from dispatcher.provenance.read import package_lines, read_provenance
 from dispatcher.provenance.record import GitState, Provenance
-from dispatcher.report.attempts import parse_object, read_small
+from dispatcher.report.attempts import read_or_why
 from dispatcher.report.ran import RanWith, differences
+from dispatcher.report.results.reading import parse_result
 from dispatcher.workspace import Layout
 
 SAME: Final = "the same"
@@ -102,7 +103,7 @@ def difference(layout: Layout, a: Side, b: Side) -> Difference:
         stat=stat,
         packages=_packages(layout, a, b, unknown),
         environment=[*_environment(one, other)],
-        results=[*_results(_result(layout, a), _result(layout, b))],
+        results=[*_results(_result(layout, a, unknown), _result(layout, b, unknown))],
         unknown=unknown,
     )
 
@@ -119,11 +120,18 @@ def _parameters(layout: Layout, a: Side, b: Side, unknown: list[str]) -> list[Ro
     one, other = (ran.attempt(side.job, side.attempt) for side in (a, b))
     for side, entry in ((a, one), (b, other)):
         if entry is None:
-            unknown.append(f"the parameters of {side.job} (attempt {side.attempt}): there is no entry.json")
+            unknown.append(f"the parameters of {side.job} (attempt {side.attempt}): {_why_no_entry(layout, side)}")
     if one is None or other is None:
         return []
     rows = differences(one, other)
     return [Row(row["key"], row["ran_with"], row["manifest"]) for row in rows if row["key"] != "job_id"]
+
+
+def _why_no_entry(layout: Layout, side: Side) -> str:
+    found = read_or_why(layout.attempt(side.job, side.attempt).entry)
+    if found is None:
+        return "there is no entry.json"
+    return f"entry.json cannot be read: {found if isinstance(found, str) else 'it is damaged'}"
 
 
 def _code(one: Provenance | None, other: Provenance | None) -> str:
@@ -278,8 +286,13 @@ def _gpus(found: Provenance) -> str | None:
     return ", ".join(gpu.name or UNKNOWN for gpu in found.gpus) or None
 
 
-def _result(layout: Layout, side: Side) -> Mapping[str, Any]:
-    return parse_object(read_small(layout.attempt(side.job, side.attempt).result)) or {}
+def _result(layout: Layout, side: Side, unknown: list[str]) -> Mapping[str, Any]:
+    data = read_or_why(layout.attempt(side.job, side.attempt).result)
+    found = parse_result(data) if isinstance(data, bytes) else None
+    if found is None and data is not None:
+        why = data if isinstance(data, str) else "not a JSON object"
+        unknown.append(f"the result of {side.job} (attempt {side.attempt}): result.json: {why}")
+    return found or {}
 
 
 def _results(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Result]:

@@ -152,7 +152,7 @@ class SnapshotReader:
             "reason": known.get("reason") or status.get("reason") or None,
             "error": known.get("error"),
             "claimed_by": _first_line(attempts.read_small(paths.claimant)),
-            "log_bytes": paths.log.stat().st_size if paths.log.exists() else None,
+            "log_bytes": _size(paths.log),
             "cleaned_at": (attempts.parse_object(attempts.read_small(paths.cleaned)) or {}).get("cleaned_at"),
             "directory": str(paths.directory),
             "run": attempts.parse_object(attempts.read_small(paths.run)),
@@ -307,6 +307,14 @@ def _changed_at_s(path: Path) -> float | None:
     """When the file was last written, in seconds since 1970; None when it is gone."""
     try:
         return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _size(path: Path) -> int | None:
+    """None also where a job has closed its attempt's directory to others."""
+    try:
+        return os.stat(path).st_size
     except OSError:
         return None
 

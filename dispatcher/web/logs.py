@@ -79,7 +79,7 @@ def part(paths: AttemptPaths, *, start: int | None, before: int | None, size: in
 
 def missing(paths: AttemptPaths) -> dict[str, Any]:
     """An attempt without a log: it has written nothing yet, or `dispatcher clean` has removed it."""
-    return {"text": "", "from": 0, "to": 0, "bytes": None, "removed": paths.cleaned.exists()}
+    return {"text": "", "from": 0, "to": 0, "bytes": None, "removed": os.path.exists(paths.cleaned)}
 
 
 def last_lines(path: Path, count: int) -> list[str]:

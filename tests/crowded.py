@@ -13,6 +13,8 @@ from dispatcher.run_state.liveness import PodInfo, SlotInfo
 
 LONG = "_asr0.5_lr3e-4_warmup2000_cosine_bs256_accumulate4_reference"
 STALLED = f"fft_greek_s6{LONG}"
+# Nobody renews the files of these pods: they show a sign of life for ten heartbeats.
+HEARTBEAT_S = 360.0
 CAUSES = (
     ("out of memory", "RESOURCE_EXHAUSTED: Out of memory while trying to allocate {n} bytes, 语言=希腊文 " + "x" * 60),
     ("exit 1", "FileNotFoundError: [Errno 2] No such file or directory: '/data/{job}/{n}.npy'"),
@@ -70,7 +72,7 @@ def write_pod(lab, pod, phase, slots, lock="hardlink", **facts):
     known = {"host": "node-17.cluster.example", "outlets": {"local": {"gpus": list(range(9)), "cpu_slots": 0}}} | facts
     info = PodInfo(
         pod=pod, boot_id="x", pid_namespace=1, pid=4000, start_ticks=1, user="ada", slots=slots, phase=phase, lock=lock,
-        started_at=now_text(time.time() - 90_000), heartbeat=1, heartbeat_s=2.0, **known,
+        started_at=now_text(time.time() - 90_000), heartbeat=1, heartbeat_s=HEARTBEAT_S, **known,
     )  # fmt: skip
     lab.layout.pods_dir.mkdir(exist_ok=True)
     liveness.write_pod(lab.layout, info)

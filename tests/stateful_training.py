@@ -9,7 +9,7 @@ import optax
 from flax import nnx
 from tiny_training import Tiny
 
-from dispatcher.runtime.transformer import TransformerConfig
+from dispatcher.runtime.language.transformer import TransformerConfig
 
 
 class Seen(nnx.Variable[Any]):
@@ -30,7 +30,7 @@ class Model(nnx.Module):
         self.seen = Seen(jnp.zeros((), jnp.int32))
         self.scale = nnx.data(jnp.full(config.d_model, 2.0))
 
-    def __call__(self, tokens: Any, *, segment_ids: Any = None, key: Any = None) -> Any:
+    def __call__(self, tokens: Any, *, segment_ids: Any = None, rngs: Any = None) -> Any:
         if not self.dropout.deterministic:
             self.seen.set_value(self.seen.get_value() + len(tokens))
         hidden = self.norm(self.hidden(self.embedding(tokens)))
@@ -40,7 +40,7 @@ class Model(nnx.Module):
 class Remat(Model):
     """As `Model`, by one of Flax's transformations, which gives back every variable as a new array."""
 
-    def __call__(self, tokens: Any, *, segment_ids: Any = None, key: Any = None) -> Any:
+    def __call__(self, tokens: Any, *, segment_ids: Any = None, rngs: Any = None) -> Any:
         def call(model: Model, tokens: Any) -> Any:
             return Model.__call__(model, tokens)
 

@@ -156,12 +156,12 @@ report_progress(step: int, of: int, **metrics: float) -> None
 report_result(**values: float | str) -> None
 """,
     "dispatcher.runtime": """
-class BaseTrainer(TrainingSetup)
-BaseTrainer.__init__(self, spec: Any) -> None
-BaseTrainer.done
-BaseTrainer.restore_from_path(self, rel_path: str) -> None
-BaseTrainer.result(self) -> Row | None
-BaseTrainer.run(self) -> Row | None
+class Trainer(TrainingSetup)
+Trainer.__init__(self, spec: Any) -> None
+Trainer.done
+Trainer.restore_from_path(self, rel_path: str) -> None
+Trainer.result(self) -> Row | None
+Trainer.run(self) -> Row | None
 class BasicJob
 BasicJob.__init__(self, spec: ExecutionSpec) -> None
 BasicJob.checked_config(cls, *layers: Config | Mapping[str, Any], where: str = 'configuration', complete: bool = True) -> Config
@@ -203,7 +203,7 @@ InferenceJob.arrays
 InferenceJob.checkpoint_classes(cls) -> tuple[type[Any], ...]
 InferenceJob.config_classes(cls) -> tuple[type[Any], ...]
 InferenceJob.forward(self, rows: Prompts) -> jax.Array
-InferenceJob.from_trainer(cls, trainer: BaseTrainer[Any, M]) -> Self
+InferenceJob.from_trainer(cls, trainer: Trainer[Any, M]) -> Self
 InferenceJob.gather(self, array: jax.Array) -> np.ndarray[Any, Any]
 InferenceJob.make_model(self) -> M
 InferenceJob.model
@@ -255,7 +255,7 @@ class UsageError(DispatcherError)
 local(root: str | os.PathLike[str], name: str = 'local', project: str | None = None, group: str | None = None, *, tensor_shards: int = 1, checkpoints: str | None = None) -> ExecutionSpec
 """,
     "dispatcher.runtime.jobs.pretrain": """
-class Pretrain(BaseTrainer)
+class Pretrain(Trainer)
 """,
     "dispatcher.runtime.jobs.training_setup": """
 class TrainingSetup(RestoreableJob)
@@ -272,7 +272,7 @@ TrainingSetup.live_state
 TrainingSetup.load_model(self, rel_path: str, make_model: Callable[[], nnx.Module] | None = None) -> Arrays
 TrainingSetup.loss(self, model: M, batch: Any, key: jax.Array | None) -> tuple[jax.Array, jax.Array]
 TrainingSetup.make_model(self) -> M
-TrainingSetup.microbatching
+TrainingSetup.setup.microbatching
 TrainingSetup.model_classes(cls) -> tuple[type[Any], ...]
 TrainingSetup.model_config
 TrainingSetup.optimizer(self) -> optax.GradientTransformation
@@ -295,7 +295,7 @@ make_job(cls: type[BasicJob[Any]], spec: ExecutionSpec, config: Config | Mapping
 find_job(key: str) -> Any
 import_jobs(root: Path, names: Iterable[str] = ()) -> list[str]
 """,
-    "dispatcher.runtime.transformer": """
+    "dispatcher.runtime.language.transformer": """
 class Transformer
 Transformer.__init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None
 Transformer.extend(self, tokens: jax.Array, cache: KVCache, *, segment_ids: jax.Array | None = None) -> tuple[jax.Array, KVCache]

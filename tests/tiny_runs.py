@@ -39,8 +39,11 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
 
 
 def metric_lines(path: Path) -> list[dict[str, Any]]:
-    """Every line of a metrics file but for its time."""
-    return [{key: value for key, value in line.items() if key != "wall_s"} for line in read_metrics(path)]
+    """Every line of a metrics file but for its times."""
+    return [
+        {key: value for key, value in line.items() if key != "wall_s" and not key.startswith("speed/")}
+        for line in read_metrics(path)
+    ]
 
 
 def arrays_of_checkpoints(job: Any) -> list[dict[str, Any]]:
@@ -49,7 +52,7 @@ def arrays_of_checkpoints(job: Any) -> list[dict[str, Any]]:
     trees = []
     with manager_at(str(job.spec.relative_path), job.spec) as checkpoints:
         for ref in (checkpoints.latest(), checkpoints.find("best")):
-            tree = checkpoints.restore(job.tree(job.compiled_steps.abstract_state), ref)
+            tree = checkpoints.restore(job.setup.layout.abstract.tree, ref)
             leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
             trees.append({jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves})
     return trees

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from dispatcher.runtime.configuration import configuration, field
-from dispatcher.runtime.jobs.trainer import BaseTrainer
+from dispatcher.runtime.language.tokens import TokenWindows
+from dispatcher.runtime.language.trainer import LanguageTrainer
+from dispatcher.runtime.language.transformer import Transformer
 from dispatcher.runtime.registry import job
-from dispatcher.runtime.stream import TokenWindows
-from dispatcher.runtime.transformer import Transformer
 
 LENGTH = 12
 
@@ -24,17 +24,17 @@ class Text:
 
 
 @job("tests/tiny")
-class Tiny(BaseTrainer[Text, Transformer]):
+class Tiny(LanguageTrainer[Text, Transformer]):
     """Learns a text of random tokens that follow each other by a rule, most of the time."""
 
     MODEL = Transformer
     CONFIG = Text
 
-    def train_source(self) -> TokenWindows:
-        return TokenWindows(text(self.args.tokens, seed=1), LENGTH, seed=self.training.seed)
+    def data(self) -> TokenWindows:
+        return TokenWindows(text(self.args.tokens, seed=1), LENGTH)
 
-    def eval_source(self) -> TokenWindows:
-        return TokenWindows(text(200, seed=2), LENGTH, seed=0)
+    def evaluations(self) -> dict[str, Any]:
+        return {"held_out": TokenWindows(text(200, seed=2), LENGTH)}
 
 
 def text(count: int, *, seed: int) -> np.ndarray[Any, Any]:

@@ -1,7 +1,7 @@
 """Jobs in JAX: the code that runs inside a job, and the only part of the package that imports JAX. It imports
 `contract`, `errors`, `base` and `checkpoints`, and nothing else of the package.
 
-    from dispatcher.runtime import BaseTrainer, BasicJob, CheckpointedJob, InferenceJob, RestoreableJob, field, job
+    from dispatcher.runtime import BasicJob, CheckpointedJob, InferenceJob, RestoreableJob, Trainer, field, job
 
 A job is a class with a key (`registry`). It is made from a configuration and an ExecutionSpec, and then called, on all
 of its processes alike:
@@ -9,7 +9,7 @@ of its processes alike:
     BasicJob            a typed configuration, one run, a row of results
       CheckpointedJob   saves and loads pytrees by name
         RestoreableJob  restored from a checkpoint, its own or another job's
-          BaseTrainer   the training loop
+          Trainer       a training of any model, from any data
           InferenceJob  runs a trained model, from a checkpoint or of a running trainer
 
 Jobs are made in three ways (`launching`): by an attempt of a matrix entry with `job`, by `dispatcher job run` from a
@@ -31,19 +31,18 @@ run of a name at a time is allowed (`run_lock`); between attempts of a dispatche
 Checkpoints. `checkpoint` describes its protocol: committed atomically, written in the background, fenced against
 superseded attempts. A job adds its key, configuration, random state and position in the data.
 
-Training. `stream` reads batches; its position is two numbers, which a checkpoint stores. `step` compiles the update and
-the evaluation for a mesh (`sharding`), on the model's arrays by name (`parameters`); `model_state` carries what a step
-changes of the model beside its weights, or raises an error. `optimizers` and `schedules` are chosen by the
-configuration. `jobs.training_setup` puts these together, and `jobs.trainer` is the loop: it saves, evaluates, logs, and
-on a preemption (`preemption`) saves and exits with 75. The next attempt resumes from the last checkpoint, bit for bit
-as if there had been no interruption. `metrics` promises the same for metrics.jsonl; `wandb_log` forwards metrics.
+Training. `training` has the trainer; its page explains it. `model_state` carries what a step changes of the model beside
+its weights, or raises an error; `parameters` names a model's arrays; `optimizers` and `schedules` are chosen by the
+configuration. On a preemption (`preemption`) a training saves and exits with 75, and the next attempt resumes from the
+last checkpoint, bit for bit as if there had been no interruption. `metrics` promises the same for metrics.jsonl;
+`wandb_log` forwards metrics. `language` is one user of the trainer: a transformer, its data and its loss.
 
 Batch size. With `per_device_batch_size: -1`, `jobs.batch_size_finder` uses the largest that fits into memory:
 `batch_size` searches by bisection, with one process per probe (`probe`), and caches the result. The batch of an update
 stays the same; only the number of accumulation steps changes.
 
-Inference. `transformer` is a small decoder-only model, with `attention` and its KV cache; `rollout` generates tokens
-for rows that are padded on the left. `adapters` adds low-rank adapters to a model.
+Inference. `rollout` generates tokens for rows that are padded on the left. `adapters` adds low-rank adapters to a
+model.
 
 The package's own jobs are `gpt/train/pretrain` and `gpt/sample`; `examples/names/` is a project with jobs of its own.
 How to write one is in tutorials/, whose code the tests run.
@@ -61,18 +60,18 @@ if TYPE_CHECKING:
     from dispatcher.runtime.jobs.checkpointed import CheckpointedJob
     from dispatcher.runtime.jobs.inference import InferenceJob
     from dispatcher.runtime.jobs.restoreable import RestoreableJob
-    from dispatcher.runtime.jobs.trainer import BaseTrainer
     from dispatcher.runtime.registry import job
+    from dispatcher.runtime.training.trainer import Trainer
 
-__all__ = ["BaseTrainer", "BasicJob", "CheckpointedJob", "InferenceJob", "RestoreableJob", "field", "job"]
+__all__ = ["BasicJob", "CheckpointedJob", "InferenceJob", "RestoreableJob", "Trainer", "field", "job"]
 
 # Imported when used: a job that trains nothing does not pay for the trainer.
 _PUBLIC = {
-    "BaseTrainer": "dispatcher.runtime.jobs.trainer",
     "BasicJob": "dispatcher.runtime.jobs.basic",
     "CheckpointedJob": "dispatcher.runtime.jobs.checkpointed",
     "InferenceJob": "dispatcher.runtime.jobs.inference",
     "RestoreableJob": "dispatcher.runtime.jobs.restoreable",
+    "Trainer": "dispatcher.runtime.training.trainer",
     "field": "dispatcher.runtime.configuration",
     "job": "dispatcher.runtime.registry",
 }

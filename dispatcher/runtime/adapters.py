@@ -9,13 +9,13 @@ from flax import nnx
 from dispatcher.runtime.parameters import Arrays
 
 
-def add_adapters(module: nnx.Module, rank: int, *, seed: int) -> None:
+def add_adapters(module: nnx.Module, rank: int, *, rngs: nnx.Rngs) -> None:
     """Wrap every linear layer of `module`, in place: y = base(x) + x A B, where A has `rank` columns.
 
     B starts at zero, so at first the wrapped model computes what the base model does. The adapters are `nnx.LoRAParam`:
     with `TRAINABLE = nnx.LoRAParam` a trainer updates only them.
     """
-    _wrap_children(module, rank, nnx.Rngs(seed))
+    _wrap_children(module, rank, rngs)
 
 
 def adapted(arrays: Arrays, names: Container[str]) -> Arrays:

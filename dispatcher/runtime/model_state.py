@@ -18,10 +18,12 @@ import numpy as np
 from flax import nnx
 
 from dispatcher.errors import ModelStateError
-from dispatcher.runtime.parameters import Arrays, name_of, named_leaves, value_of
+from dispatcher.runtime.parameters import TRANSIENT, Arrays, name_of, named_leaves, value_of
 
 # Attributes that belong to Flax.
 _INTERNAL: Final = "_pytree__"
+# A loss may change the modes of layers: every pass starts with those that the model was made with.
+_MODES: Final = ("deterministic", "use_running_average")
 _CONTAINERS: Final = (list, dict, set, np.ndarray)
 
 
@@ -32,15 +34,13 @@ class Watch:
         self._model = model
         self._attributes = _attributes(model)
         leaves = named_leaves(model)
-        self._leaves = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, nnx.Intermediate)}
+        self._leaves = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, TRANSIENT)}
         self._values = {name: value_of(leaf) for name, leaf in self._leaves.items()}
 
     def changes(self) -> Arrays:
         """The new values of the variables that were changed, by name; ModelStateError for all other changes."""
         # Intermediates that a pass sows and the loss does not pop are dropped.
-        nnx.pop(self._model, nnx.Intermediate)
-        # A loss may have changed the mode of some layers: every pass starts in training mode.
-        self._model.train()  # type: ignore[no-untyped-call]  # untyped in Flax
+        nnx.pop(self._model, TRANSIENT)
         after = named_leaves(self._model)
         faults = _different_attributes(self._attributes, _attributes(self._model))
         faults += [f"{name}: a variable that a step adds" for name in after.keys() - self._leaves]
@@ -112,8 +112,8 @@ def _attributes(model: nnx.Module) -> dict[str, Any]:
     """The attributes of a model that are neither variables nor arrays, by name."""
     found = {}
     for path, value in nnx.iter_graph(model):
-        internal = any(str(part).startswith(_INTERNAL) for part in path)
-        if internal or isinstance(value, nnx.Variable | jax.Array | nnx.Object):
+        ignored = any(str(part).startswith(_INTERNAL) or part in _MODES for part in path)
+        if ignored or isinstance(value, nnx.Variable | jax.Array | nnx.Object):
             continue
         # A copy of what can be changed in place.
         found[name_of(path)] = copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding
 
 from dispatcher.errors import ModelStateError
-from dispatcher.runtime.sharding import abstract_array, variable_sharding
+from dispatcher.runtime.sharding import shape
 
 M = TypeVar("M", bound=nnx.Module)
 Arrays = dict[str, jax.Array]
+TRANSIENT: Final = (nnx.Cache, nnx.Intermediate)
 
 
 @dataclass(frozen=True)
@@ -33,42 +33,43 @@ class AbstractModel:
     @classmethod
     def of(cls, model: nnx.Module) -> AbstractModel:
         _refuse_tracers(model)
+        # Caches and intermediates are no state of a model: they belong to one pass, or to one generation.
+        nnx.pop(model, TRANSIENT)
         graphdef, state = nnx.split(model)
         found = {name_of(path): (path, variable) for path, variable in nnx.to_flat_state(state)}
         return cls(graphdef, found)
 
-    def names(self, kind: type[nnx.Variable[Any]] = nnx.Variable) -> list[str]:
-        """The names of all variables of `kind`, in order."""
-        return sorted(name for name, (_, variable) in self.variables.items() if isinstance(variable, kind))
+    def names(self, chosen: nnx.filterlib.Filter = nnx.Variable) -> list[str]:
+        """The names of all variables that an nnx filter chooses, in order."""
+        predicate = nnx.filterlib.to_predicate(chosen)
+        return sorted(name for name, (path, variable) in self.variables.items() if predicate(path, variable))
+
+    def shapes(self) -> dict[str, Any]:
+        """Shape and dtype of every array."""
+        return {name: shape(variable.shape, variable.dtype) for name, (_, variable) in self.variables.items()}
 
     @property
     def bare_arrays(self) -> frozenset[str]:
         """The names of the arrays that are in no nnx.Variable."""
         return frozenset(self.variables) - frozenset(self.names())
 
-    def shardings(self, mesh: Mesh) -> dict[str, NamedSharding]:
-        """The sharding of each variable on `mesh`, by its own partition spec."""
-        return {name: variable_sharding(variable, mesh) for name, (_, variable) in self.variables.items()}
-
-    def abstract_arrays(self, mesh: Mesh) -> dict[str, Any]:
-        """Shape, dtype and sharding of every array: the target that a checkpoint is restored into."""
-        shardings = self.shardings(mesh)
-        return {name: abstract_array(variable, shardings[name]) for name, (_, variable) in self.variables.items()}
-
-    def merge(self, *states: Mapping[str, jax.Array], training: bool = False) -> Any:
+    def merge(self, *states: Mapping[str, jax.Array]) -> Any:
         """The model with the arrays of `states`, which together name every variable; also inside a compiled step.
 
-        Its layers are in training mode (`model.train()`) or in evaluation mode, whatever they were made with.
+        Its layers are in the modes that they were made with; see `evaluating`.
         """
         arrays = {name: array for state in states for name, array in state.items()}
-        model = nnx.merge(
+        return nnx.merge(
             self.graphdef, nnx.from_flat_state([(path, arrays[name]) for name, (path, _) in self.variables.items()])
         )
-        if training:
-            model.train()
-        else:
-            model.eval()
-        return model
+
+
+def evaluating(model: M) -> M:
+    """The model in evaluation mode: without dropout, and with running averages in place of a batch's statistics."""
+    seen: M = nnx.view(model, deterministic=True, use_running_average=True, raise_if_not_found=False)
+    # A module of one's own may have such an attribute, and know nothing of views.
+    seen.eval()  # type: ignore[no-untyped-call]  # untyped in Flax
+    return seen
 
 
 def _refuse_tracers(model: nnx.Module) -> None:

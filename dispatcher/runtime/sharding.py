@@ -85,6 +85,11 @@ def abstract_array(shape: Any, placed: NamedSharding) -> Any:
     return jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=placed)  # type: ignore[no-untyped-call]
 
 
+def shape(lengths: Sequence[int], dtype: Any) -> Any:
+    """Shape and dtype in place of an array."""
+    return jax.ShapeDtypeStruct(tuple(lengths), dtype)  # type: ignore[no-untyped-call]  # untyped in JAX
+
+
 def constrain(tree: Any, shardings: Any) -> Any:
     """Inside a compiled step: `tree` with these shardings."""
     return jax.lax.with_sharding_constraint(tree, shardings)  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ stand against seconds. A missed target is shown as missed; nothing here fails be
     opening     100,000 entries and 400,000 journal lines           reading and decoding the same bytes
     million     memory of a pod and `dispatcher status`, 1,000,000      reading the same files
     nfs         claims and turnover on NFS v4.2 and v3              the bare loop and bash on the same host
-    step        a step of BaseTrainer                               a bare jitted loop of the same model
+    step        a step of Trainer                               a bare jitted loop of the same model
     hold        how long a save of 1 GB holds up a training         copying it from the device to the host
     save        save and restore 1 GB, checksums included           plain Orbax
     start       a job from its start to its first step              a bare script

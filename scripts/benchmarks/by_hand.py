@@ -17,7 +17,8 @@ import numpy as np
 import optax
 from flax import nnx
 
-from dispatcher.runtime.transformer import Transformer, TransformerConfig
+from dispatcher.runtime.language.transformer import Transformer, TransformerConfig
+from dispatcher.runtime.training.order import rows_at
 
 
 class Loop:
@@ -27,7 +28,7 @@ class Loop:
         training, sizes = config["training"], TransformerConfig(**config["model"])
         self.rows, self.seq_len = training["batch_size"], config["data"]["seq_len"]
         self.text = np.load(config["data"]["train"], mmap_mode="r")
-        self.order = np.random.default_rng([0, 0]).permutation((len(self.text) - 1) // self.seq_len)
+        self.windows = (len(self.text) - 1) // self.seq_len
         self.step = 0
 
         graph = nnx.graphdef(nnx.eval_shape(lambda: Transformer(sizes, rngs=nnx.Rngs(0))))
@@ -67,7 +68,8 @@ class Loop:
         return float(nats)
 
     def _batch(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        windows = self.order[self.step * self.rows : (self.step + 1) * self.rows]
+        # The rows of the trainer, so that both learn the same.
+        windows = rows_at(self.step * self.rows + np.arange(self.rows), self.windows, 0)
         self.step += 1
         rows = self.text[windows[:, None] * self.seq_len + np.arange(self.seq_len + 1)]
         return rows[:, :-1], rows[:, 1:]

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from dispatcher.runtime.stream import IGNORE_INDEX, Batch, Stream
 from jobs._packing import SEQ_LEN, PackedNames, pack
 from jobs._vocabulary import BOUNDARY
-
-from dispatcher.runtime.stream import IGNORE_INDEX, Batch, Stream
 
 
 def some_names(count, seed=0):

@@ -6,8 +6,8 @@ import pytest
 from flax import nnx
 
 from dispatcher.runtime.adapters import adapted, add_adapters
+from dispatcher.runtime.language.transformer import Transformer, TransformerConfig
 from dispatcher.runtime.parameters import AbstractModel, arrays_of, parameter_count
-from dispatcher.runtime.transformer import Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(
     vocab_size=11, num_layers=1, d_model=16, num_heads=2, num_kv_heads=1, d_ff=24, max_seq_len=16
@@ -33,12 +33,12 @@ def test_fresh_adapters_leave_the_model_exactly_as_it_was(model):
     # One operation at a time: compiled as a whole, the two programs are fused and so rounded differently.
     with jax.disable_jit():
         before = model(tokens)
-        add_adapters(model, 2, seed=3)
+        add_adapters(model, 2, rngs=nnx.Rngs(3))
         np.testing.assert_array_equal(model(tokens), before)
 
 
 def test_every_linear_layer_gets_one_of_the_given_rank(model):
-    add_adapters(model, 2, seed=3)
+    add_adapters(model, 2, rngs=nnx.Rngs(3))
     adapters = arrays_of(model, nnx.LoRAParam)
     assert {name: array.shape for name, array in adapters.items()} == {
         f"blocks/0/{layer}/lora_{letter}": shape
@@ -51,7 +51,7 @@ def test_every_linear_layer_gets_one_of_the_given_rank(model):
 
 def test_a_bare_models_arrays_are_found_under_their_new_names(model):
     bare = arrays_of(model)
-    add_adapters(model, 2, seed=3)
+    add_adapters(model, 2, rngs=nnx.Rngs(3))
     found = adapted(bare, AbstractModel.of(model).variables)
     known = arrays_of(model)
     assert found.keys() == known.keys() - arrays_of(model, nnx.LoRAParam).keys()

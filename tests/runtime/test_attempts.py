@@ -46,13 +46,13 @@ if os.environ.get("AT_IMPORT"):
 
 @job("tests/made-slowly")
 class MadeSlowly(Tiny):
-    def make_model(self):
+    def make_model(self, rngs: Any):
         reached("make")
         time.sleep(600)
 
 @job("tests/compiled-slowly")
 class CompiledSlowly(Tiny):
-    def loss(self, model, batch, key):
+    def loss(self, model, batch, rngs):
         reached("compile")
         # As a compiler does: without a look at signals.
         for _ in range(20):
@@ -60,24 +60,27 @@ class CompiledSlowly(Tiny):
 
 @job("tests/probed-slowly")
 class ProbedSlowly(Tiny):
-    def train_source(self):
+    def data(self):
         reached("probe")
         time.sleep(600)
 
 @job("tests/evaluated-slowly")
 class EvaluatedSlowly(Tiny):
-    def eval_source(self):
-        source = super().eval_source()
-        read = source.read
+    def evaluations(self):
+        source = super().evaluations()["held_out"]
+        trainer = self
 
-        def slowly(*where):
-            if self.step == 20:
-                reached("evaluation")
-                time.sleep(0.2)
-            return read(*where)
+        class Slow:
+            def __len__(self):
+                return len(source)
 
-        source.read = slowly
-        return source
+            def __getitem__(self, index):
+                if trainer.steps_done == 20:
+                    reached("evaluation")
+                    time.sleep(0.2)
+                return source[index]
+
+        return {"held_out": Slow()}
 
 @job("tests/committed-slowly")
 class CommittedSlowly(Tiny):

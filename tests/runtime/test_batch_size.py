@@ -168,20 +168,20 @@ SCRIPT = """
 import json, logging, resource, sys
 import jax
 import numpy as np
-from dispatcher.runtime.stream import TokenWindows
+from dispatcher.runtime.language.tokens import TokenWindows
 from tiny_training import Tiny, made
 
 class Wide(Tiny):
-    def train_source(self):
+    def data(self):
         # Must not be mistaken for the probe's answer.
         print("noise")
-        return TokenWindows(np.arange(60_000), 512, seed=self.training.seed)
+        return TokenWindows(np.arange(60_000), 512)
 
 def microbatching(seed):
     words = {"model.vocab_size": 60_000, "model.max_seq_len": 512, "eval_every": None, "seed": seed}
     job = made(sys.argv[1], "wide", Wide, steps=1, batch_size=4, per_device_batch_size=-1, **words)
     job.prepare()
-    return [job.microbatching.accumulation_steps, job.microbatching.microbatch_size]
+    return [job.setup.microbatching.accumulation_steps, job.setup.microbatching.microbatch_size]
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")

@@ -14,8 +14,8 @@ from dispatcher.errors import DispatcherError, UsageError
 from dispatcher.runtime.configuration import configuration
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.inference import InferenceJob
+from dispatcher.runtime.language.transformer import Transformer
 from dispatcher.runtime.rollout import pad_left
-from dispatcher.runtime.transformer import Transformer
 
 pytestmark = pytest.mark.demo
 
@@ -112,7 +112,7 @@ def test_the_state_is_shared_with_the_trainer(tmp_path: Any) -> None:
     job()
     after = np.asarray(view.forward(view.pad(PROMPTS)))
     assert not np.array_equal(before, after)
-    assert view.arrays["norm/scale"] is job.live_state.trainable["norm/scale"]
+    assert view.arrays["norm/scale"] is job.live_state.params["norm/scale"]
 
 
 def test_a_checkpoint_gives_the_trainers_model(trainer: Any, live: Use) -> None:

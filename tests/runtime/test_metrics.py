@@ -39,7 +39,7 @@ def train(directory: Path, *, begin: int, end: int) -> None:
         for step in range(begin + 1, end + 1):
             log.log(step, {"loss": 1 / step})
             if step % 3 == 0:
-                log.log(step, {"eval_loss": 2 / step})
+                log.log(step, {"held_out/loss": 2 / step})
 
 
 def test_a_line_is_there_as_soon_as_it_is_logged(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ from dispatcher.errors import ModelStateError
 from dispatcher.runtime.configuration import configuration
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.inference import InferenceJob
-from dispatcher.runtime.step import negative_log_likelihood
-from dispatcher.runtime.stream import Stream, epoch_batches
+from dispatcher.runtime.language.tokens import Tokens, negative_log_likelihood
+from dispatcher.runtime.training.data import read_batch
+from dispatcher.runtime.training.order import rows_at
 
 pytestmark = pytest.mark.demo
 
@@ -34,7 +35,8 @@ def by_hand(job: Any, parts: int) -> tuple[Model, float]:
     optimizer = nnx.Optimizer(model, job.optimizer(), wrt=nnx.Param)
 
     def loss(model: Model, batch: Any) -> Any:
-        return negative_log_likelihood(model(batch.inputs), batch.targets)
+        nats, counts = negative_log_likelihood(model(batch.inputs), batch.targets)
+        return nats.sum(), counts.sum()
 
     @nnx.jit
     def step(model: Model, optimizer: Any, batches: Any) -> None:
@@ -45,14 +47,16 @@ def by_hand(job: Any, parts: int) -> tuple[Model, float]:
             gradient = part if gradient is None else jax.tree.map(jnp.add, gradient, part)
         optimizer.update(model, jax.tree.map(lambda array: array / count, gradient))
 
-    stream, rows = Stream(job.train_source()), job.training.batch_size
-    model.train()
-    for _ in range(job.training.steps):
-        batch = stream.take(rows)
-        step(model, optimizer, [batch.slice(n * rows // parts, (n + 1) * rows // parts) for n in range(parts)])
-    model.eval()
-    found = [loss(model, batch) for batch in epoch_batches(job.eval_source(), rows)]
-    return model, float(sum(nats for nats, _ in found)) / int(sum(count for _, count in found))
+    source, rows = job.data(), job.training.batch_size
+    for number in range(job.training.steps):
+        batch = read_batch(source, rows_at(number * rows + np.arange(rows), len(source), job.training.seed))
+        columns = [np.split(array, parts) for array in batch]
+        split = [Tokens(*each) for each in zip(*columns, strict=True)]
+        step(model, optimizer, split)
+    evaluated = nnx.view(model, deterministic=True, use_running_average=True)
+    held_out = job.evaluations()["held_out"]
+    nats, count = loss(evaluated, read_batch(held_out, np.arange(len(held_out))))
+    return model, float(nats) / int(count)
 
 
 def as_numpy(value: Any) -> Any:
@@ -60,7 +64,7 @@ def as_numpy(value: Any) -> Any:
 
 
 def state_of(job: Any) -> dict[str, Any]:
-    return {name: as_numpy(array) for name, array in (job.live_state.trainable | job.live_state.non_trainable).items()}
+    return {name: as_numpy(array) for name, array in (job.live_state.params | job.live_state.variables).items()}
 
 
 @pytest.mark.parametrize("cls", [Stateful, Rematerialized])
@@ -68,17 +72,17 @@ def state_of(job: Any) -> dict[str, Any]:
 def test_a_training_is_what_plain_flax_makes_of_it(tmp_path: Path, cls: Any, per_device: int | None) -> None:
     job = made(tmp_path, cls=cls, per_device_batch_size=per_device, **CONSTANT)
     job()
-    model, eval_loss = by_hand(job, job.microbatching.accumulation_steps)
+    model, held_out = by_hand(job, job.setup.microbatching.accumulation_steps)
     found = state_of(job)
     expected = {"/".join(map(str, path)): leaf for path, leaf in nnx.to_flat_state(nnx.state(model))}
     assert found.keys() == expected.keys()
     for name, leaf in expected.items():
         array = as_numpy(leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf)
         np.testing.assert_allclose(found[name], array, rtol=2e-4, atol=2e-5, err_msg=name)
-    assert job.measured["eval_loss"] == pytest.approx(eval_loss, rel=1e-4)
+    assert job.measured["held_out/loss"] == pytest.approx(held_out, rel=1e-4)
     # The state has moved, and an evaluation has not moved it.
     assert found["seen"] == STEPS * 8
-    assert found["dropout/rngs/count"] == STEPS * job.microbatching.accumulation_steps
+    assert found["dropout/rngs/count"] == STEPS * job.setup.microbatching.accumulation_steps
     assert abs(found["norm/mean"]).max() > 0.01
 
 
@@ -111,16 +115,16 @@ def test_inference_uses_what_the_training_has_counted(tmp_path: Path) -> None:
     restored = Use.from_checkpoint_path(job.path_of(f"step-{STEPS:08d}"), local(tmp_path, "use"))
     with configuration(job.configuration_in_force):
         live = Use.from_trainer(job)
-    batch = next(epoch_batches(job.eval_source(), 8))
+    batch = read_batch(job.evaluations()["held_out"], np.arange(8))
     for use in (restored, live):
         assert use.model.norm.use_running_average
         nats, count = negative_log_likelihood(use.model(batch.inputs), batch.targets)
         again, _ = negative_log_likelihood(use.model(batch.inputs), batch.targets)
         # Nothing is drawn.
-        assert nats == again
-    one, _ = job.compiled_steps.evaluate(job.live_state.trainable, job.live_state.non_trainable, batch)
-    assert float(nats) == pytest.approx(float(one), rel=1e-5)
-    assert int(count) == 8 * LENGTH
+        assert (nats == again).all()
+    (mean,) = job.setup.compiled.evaluate(job.live_state.model, batch, np.ones(8, bool)).values()
+    assert float(nats.sum()) == pytest.approx(float(mean.total), rel=1e-5)
+    assert int(count.sum()) == int(mean.weight) == 8 * LENGTH
 
 
 class Counts(Model):
@@ -180,7 +184,7 @@ class Decays(Model):
         (Counts, r"calls: an attribute that a step changes \(0 to 1\): hold it in an nnx.Variable"),
         (Averages, r"scale: an array in no nnx.Variable that a step changes: hold it in an nnx.Variable"),
         (Plain, r"hidden/average: an array in no nnx.Variable: hold it in one, or in nnx.data"),
-        (Nested, r"hidden/history: an attribute that a step changes \(\[\] to \[1\]\)"),
+        (Nested, r"hidden/history: an attribute that a step changes \(\[1\] to \[1, 1\]\)"),
         (Grows, r"last: a variable that a step adds"),
         (Widens, r"seen: int32\[\] before a step and float32\[2\] after it: keep shape and type"),
         (Decays, r"output/kernel: is trainable, so only the optimizer may change it"),

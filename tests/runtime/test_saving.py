@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ from tiny_runs import Attempt, assert_same_bits, free_port, metric_lines, one_of
 from tiny_training import Tiny, made
 
 from dispatcher.errors import CheckpointError, ConfigError
-from dispatcher.runtime.jobs import trainer as trainer_module
-from dispatcher.runtime.jobs.save_timer import SaveTimer
 from dispatcher.runtime.metrics import read_metrics
+from dispatcher.runtime.training import trainer as trainer_module
+from dispatcher.runtime.training.policy import Policy
 
 pytestmark = pytest.mark.demo
 
@@ -27,8 +28,8 @@ CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0}
 class Silent(Tiny):
     """Has nothing to evaluate on."""
 
-    def eval_source(self) -> None:
-        return None
+    def evaluations(self) -> dict[str, Any]:
+        return {}
 
 
 class Killed(Exception):
@@ -40,7 +41,7 @@ def names(job: Any) -> list[str]:
 
 
 def arrays(job: Any) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: np.asarray(array) for name, array in job.live_state.trainable.items()}
+    return {name: np.asarray(array) for name, array in job.live_state.params.items()}
 
 
 def lines(job: Any) -> list[dict[str, Any]]:
@@ -51,12 +52,12 @@ def with_steps_of(seconds: float, monkeypatch: pytest.MonkeyPatch) -> type[Silen
     """A training whose steps take so long by the clock that its timer reads."""
 
     class Slow(Silent):
-        def _update(self, *words: Any) -> Any:
+        def run_block(self, *words: Any) -> Any:
             now_s[0] += seconds
-            return super()._update(*words)
+            return super().run_block(*words)
 
     now_s = [0.0]
-    monkeypatch.setattr(trainer_module, "SaveTimer", lambda interval_s: SaveTimer(interval_s, clock=lambda: now_s[0]))
+    monkeypatch.setattr(trainer_module, "Policy", functools.partial(Policy, clock=lambda: now_s[0]))
     return Slow
 
 
@@ -105,10 +106,10 @@ def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
     class Fails(Tiny):
         broken = True
 
-        def evaluate(self) -> dict[str, float]:
-            if self.step == 8 and self.broken:
+        def evaluated(self) -> dict[str, float]:
+            if self.steps_done == 8 and self.broken:
                 raise Killed
-            return super().evaluate()
+            return super().evaluated()
 
     job = made(tmp_path, "failed", Fails, **words)
     with pytest.raises(Killed):
@@ -130,10 +131,10 @@ def test_a_step_that_is_evaluated_again_stands_once_in_the_log(tmp_path: Path) -
     words = {"steps": 8, "eval_every": 4, **CONSTANT}
 
     class Dies(Tiny):
-        def _update(self, *given: Any) -> Any:
-            if self.step == 6:
+        def run_block(self, *given: Any, **how: Any) -> Any:
+            if self.steps_done == 6:
                 raise Killed
-            return super()._update(*given)
+            return super().run_block(*given, **how)
 
     with pytest.raises(Killed):
         made(tmp_path, "killed", Dies, **words)()
@@ -149,10 +150,10 @@ def test_the_best_checkpoint_alone_is_enough_to_go_on(tmp_path: Path) -> None:
     words = {"steps": 8, "eval_every": 4, **CONSTANT}
 
     class Dies(Tiny):
-        def _update(self, *given: Any) -> Any:
-            if self.step == 6:
+        def run_block(self, *given: Any, **how: Any) -> Any:
+            if self.steps_done == 6:
                 raise Killed
-            return super()._update(*given)
+            return super().run_block(*given, **how)
 
     job = made(tmp_path, "killed", Dies, **words)
     with pytest.raises(Killed):
@@ -174,8 +175,8 @@ class Breaks(Silent):
     gradient_from = math.inf
     weights_from = math.inf
 
-    def make_model(self) -> Any:
-        model = super().make_model()
+    def make_model(self, rngs: Any) -> Any:
+        model = super().make_model(rngs)
         model.updates = nnx.BatchStat(jnp.zeros((), jnp.int32))
         return model
 
@@ -217,7 +218,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_save(tmp_path: Path) -> 
     assert "Gradients that are not finite: norm/scale. " in said
     assert said.endswith(f"{job.path_of('step-00000004')}")
     # It was noticed with the next step, before anything else was saved.
-    assert (job.step, names(job)) == (7, ["step-00000004"])
+    assert (job.steps_done, names(job)) == (7, ["step-00000004"])
 
 
 def test_parameters_that_are_not_finite_are_not_saved(tmp_path: Path) -> None:
@@ -310,8 +311,8 @@ def test_a_second_run_does_not_rewind_again(tmp_path: Path) -> None:
 
 def test_a_gradient_of_half_precision_is_finite_when_its_square_is_not(tmp_path: Path) -> None:
     class Half(Silent):
-        def make_model(self) -> Any:
-            model = super().make_model()
+        def make_model(self, rngs: Any) -> Any:
+            model = super().make_model(rngs)
             model.half = nnx.Param(jnp.zeros((), jnp.float16))
             return model
 
@@ -324,7 +325,7 @@ def test_a_gradient_of_half_precision_is_finite_when_its_square_is_not(tmp_path:
 
     job = made(tmp_path, cls=Half, steps=2, per_device_batch_size=None, **CONSTANT)
     job()
-    assert job.step == 2
+    assert job.steps_done == 2
     assert 1000 < job.measured["grad_norm"] < 1100
 
 

@@ -48,12 +48,12 @@ def difference(one, other):
     return max(float(np.max(np.abs(np.asarray(one[name]) - np.asarray(other[name])))) for name in one)
 
 alone = train("alone", 1, 1, steps=6)
-change = np.max(np.abs(np.asarray(alone.live_state.trainable["norm/scale"]) - 1))
+change = np.max(np.abs(np.asarray(alone.live_state.params["norm/scale"]) - 1))
 found = {"devices": jax.device_count(), "trained": float(change)}
 for devices, tensor_shards in ((4, 1), (4, 2), (4, 4)):
     spread = train(f"{devices}x{tensor_shards}", devices, tensor_shards, steps=6)
-    found[f"{devices}/{tensor_shards}"] = difference(alone.live_state.trainable, spread.live_state.trainable)
-    query = spread.live_state.trainable["blocks/0/attention/query/kernel"]
+    found[f"{devices}/{tensor_shards}"] = difference(alone.live_state.params, spread.live_state.params)
+    query = spread.live_state.params["blocks/0/attention/query/kernel"]
     moments = [leaf for path, leaf in jax.tree_util.tree_flatten_with_path(spread.live_state.opt_state)[0]
                if any(getattr(key, "key", "") == "blocks/0/attention/query/kernel" for key in path)]
     found[f"parts {devices}/{tensor_shards}"] = [leaf.addressable_shards[0].data.shape[1] for leaf in (query, *moments)]
@@ -65,13 +65,13 @@ for steps, devices, tensor_shards in ((2, 1, 1), (4, 2, 1), (6, 4, 2)):
     moved.schedule = lambda whole=whole: whole
     moved.training = dataclasses.replace(moved.training, steps=steps)
     moved()
-    assert moved.step == steps
-found["moved"] = difference(alone.live_state.trainable, moved.live_state.trainable)
+    assert moved.steps_done == steps
+found["moved"] = difference(alone.live_state.params, moved.live_state.params)
 
 def with_state(name, devices, per_device, steps=6):
     made = job(Stateful, name, devices, 1, steps=steps, batch_size=8, per_device_batch_size=per_device)
     made()
-    state = made.live_state.trainable | made.live_state.non_trainable
+    state = made.live_state.model
     return {name: array for name, array in state.items() if not name.endswith("/key")}
 
 # Two microbatches each; the second training moves to four devices.

@@ -16,11 +16,11 @@ from dispatcher.runtime import registry
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.pretrain import Pretrain
 from dispatcher.runtime.jobs.sample import Sample
-from dispatcher.runtime.jobs.trainer import BaseTrainer
-from dispatcher.runtime.jobs.training_config import TrainingConfig
+from dispatcher.runtime.language.transformer import Transformer
 from dispatcher.runtime.launching import make_job
 from dispatcher.runtime.rollout import pad_left
-from dispatcher.runtime.transformer import Transformer
+from dispatcher.runtime.training.config import TrainingConfig
+from dispatcher.runtime.training.trainer import Trainer
 
 pytestmark = pytest.mark.demo
 
@@ -41,7 +41,7 @@ def pretrained(root: Path, tokens: np.ndarray[Any, Any], **model: Any) -> str:
     job = make_job(Pretrain, local(root, "base"), said)
     row = job()
     assert row is not None
-    assert row["eval_loss"] < row["loss"] + 1
+    assert row["held_out/loss"] < row["loss"] + 1
     return "default/default/base/best"
 
 
@@ -111,7 +111,7 @@ def test_a_pretraining_says_what_it_trains_on(tmp_path: Path) -> None:
 
 
 def test_a_trainer_that_adds_nothing_to_be_told_has_no_configuration_of_its_own(tmp_path: Path) -> None:
-    class Plain(BaseTrainer[TrainingConfig, Transformer]):
+    class Plain(Trainer[TrainingConfig, Transformer]):
         MODEL = Transformer
 
     assert len(Plain.config()) == len(set(Plain.config()))

@@ -20,11 +20,11 @@ from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs import batch_size_finder
 from dispatcher.runtime.jobs.checkpointed import manager_at
-from dispatcher.runtime.jobs.trainer import BEST
-from dispatcher.runtime.jobs.training_config import Microbatching, TrainingConfig
+from dispatcher.runtime.language.tokens import TokenWindows
 from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.probe import JobProbe
-from dispatcher.runtime.stream import TokenWindows
+from dispatcher.runtime.training.config import Microbatching, TrainingConfig
+from dispatcher.runtime.training.loop import BEST_NAME
 
 pytestmark = pytest.mark.demo
 
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.demo
 class Silent(Tiny):
     """Has nothing to evaluate on."""
 
-    def eval_source(self) -> None:
-        return None
+    def evaluations(self) -> dict[str, Any]:
+        return {}
 
 
 def trained(root: Path, name: str = "tiny", cls: Any = Tiny, **words: Any) -> Any:
@@ -43,7 +43,7 @@ def trained(root: Path, name: str = "tiny", cls: Any = Tiny, **words: Any) -> An
 
 
 def arrays(job: Any) -> dict[str, np.ndarray[Any, Any]]:
-    return {name: np.asarray(array) for name, array in job.live_state.trainable.items()}
+    return {name: np.asarray(array) for name, array in job.live_state.params.items()}
 
 
 def lines(job: Any) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def lines(job: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def forty(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return trained(tmp_path_factory.mktemp("forty"), save_every=10, keep=2)
+    return trained(tmp_path_factory.mktemp("forty"), keep=2)
 
 
 def test_it_learns(forty: Any) -> None:
@@ -61,18 +61,18 @@ def test_it_learns(forty: Any) -> None:
     # The uniform guess of 16 tokens is ln 16 = 2.77.
     assert losses[0] > 2.6
     assert losses[-1] < 2.0
-    assert lines(forty)[-1]["eval_loss"] < 2.0
+    assert lines(forty)[-1]["held_out/loss"] < 2.0
 
 
 def test_what_is_kept_is_the_last_ones_and_the_best(forty: Any) -> None:
     with manager_at(str(forty.spec.relative_path), forty.spec) as checkpoints:
         names = {ref.name for ref in checkpoints.checkpoints()}
-        best = checkpoints.find(BEST)
+        best = checkpoints.find(BEST_NAME)
         latest = checkpoints.latest()
-    assert names == {"step-00000030", "step-00000040", BEST}
+    assert names == {"step-00000030", "step-00000040", BEST_NAME}
     assert latest is not None
     assert latest.step == 40
-    evaluated = {line["step"]: line["eval_loss"] for line in lines(forty) if "eval_loss" in line}
+    evaluated = {line["step"]: line["held_out/loss"] for line in lines(forty) if "held_out/loss" in line}
     assert list(evaluated) == [10, 20, 30, 40]
     assert best.step == min(evaluated, key=evaluated.__getitem__)
     assert forty.best == (best.step, evaluated[best.step])
@@ -81,12 +81,12 @@ def test_what_is_kept_is_the_last_ones_and_the_best(forty: Any) -> None:
 def test_the_row_of_results(forty: Any) -> None:
     row = forty.result()
     assert row["steps"] == 40
-    assert row["best_eval_loss"] == forty.best[1]
-    assert {"loss", "eval_loss", "grad_norm", "lr"} < row.keys()
+    assert row["best_held_out/loss"] == forty.best[1]
+    assert {"loss", "held_out/loss", "grad_norm", "lr"} < row.keys()
 
 
 def test_what_is_done_is_not_done_again(forty: Any) -> None:
-    again = made(forty.spec.hardware.cluster.root, save_every=10, keep=2)
+    again = made(forty.spec.hardware.cluster.root, keep=2)
     assert again.done
     assert again()["loss"] == pytest.approx(forty.result()["loss"])
     assert again.state is None
@@ -113,7 +113,7 @@ def test_parts_of_a_batch_add_up_to_it(tmp_path: Path, optimizer: str) -> None:
     words = {"steps": 3, "model.dropout": 0.0, "optimization.optimizer": optimizer}
     whole = trained(tmp_path, "whole", per_device_batch_size=None, **words)
     parts = trained(tmp_path, "parts", per_device_batch_size=2, **words)
-    assert parts.microbatching == Microbatching(accumulation_steps=4, microbatch_size=2)
+    assert parts.setup.microbatching == Microbatching(accumulation_steps=4, microbatch_size=2)
     assert [line["loss"] for line in lines(whole)] == pytest.approx([line["loss"] for line in lines(parts)], rel=1e-4)
     for name, array in arrays(whole).items():
         np.testing.assert_allclose(array, arrays(parts)[name], rtol=1e-3, atol=2e-4, err_msg=name)
@@ -133,8 +133,8 @@ def test_only_what_is_trainable_changes_and_it_starts_from_what_it_is_given(tmp_
         class TRAINABLE(nnx.Param[Any]):  # type: ignore[misc]
             pass
 
-        def make_model(self) -> Any:
-            model = super().make_model()
+        def make_model(self, rngs: Any) -> Any:
+            model = super().make_model(rngs)
             model.norm.scale = self.TRAINABLE(model.norm.scale[...])
             return model
 
@@ -143,13 +143,13 @@ def test_only_what_is_trainable_changes_and_it_starts_from_what_it_is_given(tmp_
 
     job = made(tmp_path, cls=OnlyScales, steps=2)
     job.begin()
-    frozen = {name: np.asarray(array) for name, array in job.live_state.non_trainable.items()}
-    assert set(job.live_state.trainable) == {"norm/scale"}
+    frozen = {name: np.asarray(array) for name, array in job.live_state.variables.items()}
+    assert set(job.live_state.params) == {"norm/scale"}
     assert (frozen["embedding/embedding"] == 0).all()
-    np.testing.assert_array_equal(job.live_state.trainable["norm/scale"], 3.0)
+    np.testing.assert_array_equal(job.live_state.params["norm/scale"], 3.0)
     job()
     assert all(
-        np.asarray(array).tobytes() == frozen[name].tobytes() for name, array in job.live_state.non_trainable.items()
+        np.asarray(array).tobytes() == frozen[name].tobytes() for name, array in job.live_state.variables.items()
     )
 
 
@@ -185,8 +185,8 @@ def test_a_checkpoint_of_another_model_is_refused_by_name(tmp_path: Path) -> Non
 
 def test_tokens_from_files(tmp_path: Path) -> None:
     class FromFiles(Tiny):
-        train_source = Tiny.__mro__[1].train_source  # type: ignore[attr-defined]  # those of BaseTrainer
-        eval_source = Tiny.__mro__[1].eval_source  # type: ignore[attr-defined]
+        data = Tiny.__mro__[1].data  # type: ignore[attr-defined]  # those of LanguageTrainer
+        evaluations = Tiny.__mro__[1].evaluations  # type: ignore[attr-defined]
 
     (tmp_path / "data").mkdir()
     np.save(tmp_path / "data" / "train.npy", text(1500, seed=1).astype(np.uint16))
@@ -204,7 +204,7 @@ def test_tokens_from_files(tmp_path: Path) -> None:
         trained(tmp_path, "none", FromFiles, steps=3, **{**files, "data.seq_len": 0})
     with pytest.raises(ConfigError, match=r"data\.seq_len = 21: expected at most 20, the model's model\.max_seq_len"):
         trained(tmp_path, "long", FromFiles, steps=3, **{**files, "data.seq_len": 21})
-    with pytest.raises(ConfigError, match=r"train\.npy: holds the token 15: expected 0 to \d+ \(model\.vocab_size\)"):
+    with pytest.raises(ConfigError, match=r"eval\.npy: holds the token 15: expected 0 to \d+ \(model\.vocab_size\)"):
         trained(tmp_path, "few", FromFiles, steps=3, **{**files, "model.vocab_size": 15})
 
 
@@ -248,13 +248,13 @@ def test_the_key_is_part_of_a_checkpoint(forty: Any) -> None:
 
 def test_windows_too_short_for_one_row_are_refused() -> None:
     with pytest.raises(ConfigError, match="holds 12 tokens: expected at least 13"):
-        TokenWindows(np.zeros(12, np.int32), 12, seed=0)
+        TokenWindows(np.zeros(12, np.int32), 12)
 
 
 def test_a_nan_is_never_the_best(tmp_path: Path) -> None:
     class Unlucky(Tiny):
-        def evaluate(self) -> dict[str, float]:
-            return {"eval_loss": math.nan} if self.step == 2 else super().evaluate()
+        def evaluated(self) -> dict[str, float]:
+            return {"held_out/loss": math.nan} if self.steps_done == 2 else super().evaluated()
 
     made = trained(tmp_path, "unlucky", Unlucky, steps=4, eval_every=2)
     assert made.best is not None
@@ -267,9 +267,9 @@ def test_a_training_is_made_again_from_its_checkpoint_and_goes_on(tmp_path: Path
     first = trained(tmp_path, "first", steps=6, save_every=3)
     spec = local(tmp_path, "second")
     second = Tiny.from_checkpoint_path(first.path_of("step-00000003"), spec)
-    assert (second.step, second.best) == (3, None)
+    assert (second.steps_done, second.best) == (3, None)
     second()
-    assert second.step == 6
+    assert second.steps_done == 6
     for name, array in arrays(first).items():
         assert array.tobytes() == arrays(second)[name].tobytes(), name
 
@@ -282,7 +282,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tmp_path: Pat
     blob.write_bytes(bytes(blob.stat().st_size))
     again = trained(tmp_path, **{**words, "steps": 7})
     calm = trained(tmp_path, "calm", **{**words, "steps": 7, "eval_every": 6})
-    assert again.step == 7
+    assert again.steps_done == 7
     for name, array in arrays(calm).items():
         assert array.tobytes() == arrays(again)[name].tobytes(), name
 
@@ -350,7 +350,7 @@ class Hungry(Silent):
 
     said = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 96 bytes.\nBuffers: many"
 
-    def _train(self, *words: Any) -> None:
+    def run_block(self, *words: Any) -> Any:
         raise jax.errors.JaxRuntimeError(self.said)
 
 
@@ -387,4 +387,4 @@ def test_a_batch_size_that_cannot_be_remembered_is_used(tmp_path: Path, monkeypa
     (tmp_path / "batch_sizes").write_text("in the way")
     job = made(tmp_path, per_device_batch_size=-1)
     job.prepare()
-    assert job.microbatching == Microbatching(accumulation_steps=2, microbatch_size=4)
+    assert job.setup.microbatching == Microbatching(accumulation_steps=2, microbatch_size=4)

@@ -9,9 +9,9 @@ import pytest
 from flax import nnx
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime import attention
-from dispatcher.runtime.parameters import AbstractModel, arrays_of, eval_shape
-from dispatcher.runtime.transformer import Transformer, TransformerConfig
+from dispatcher.runtime.language import attention
+from dispatcher.runtime.language.transformer import Transformer, TransformerConfig
+from dispatcher.runtime.parameters import AbstractModel, arrays_of, eval_shape, evaluating
 
 CONFIG = TransformerConfig(
     vocab_size=31, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, max_seq_len=32, dropout=0.3
@@ -24,11 +24,13 @@ def compiled(config):
 
     @jax.jit
     def forward(arrays, tokens, segment_ids=None, key=None):
-        return abstract_model.merge(arrays)(tokens, segment_ids=segment_ids, key=key)
+        model = abstract_model.merge(arrays)
+        rngs = None if key is None else nnx.Rngs(key)
+        return (model if rngs else evaluating(model))(tokens, segment_ids=segment_ids, rngs=rngs)
 
     @jax.jit
     def extend(arrays, tokens, cache, segment_ids=None):
-        return abstract_model.merge(arrays).extend(tokens, cache, segment_ids=segment_ids)
+        return evaluating(abstract_model.merge(arrays)).extend(tokens, cache, segment_ids=segment_ids)
 
     return forward, extend
 
@@ -159,7 +161,7 @@ def test_rotated_products_depend_on_the_distance_alone():
     assert product(3, 1) != pytest.approx(product(3, 2), rel=1e-2)
 
 
-def test_dropout_happens_only_with_a_key(arrays, tokens):
+def test_dropout_happens_only_in_training(arrays, tokens):
     plain = forward(arrays, tokens)
     np.testing.assert_array_equal(forward(arrays, tokens), plain)
     assert not np.array_equal(forward(arrays, tokens, key=jax.random.key(0)), plain)

@@ -41,6 +41,11 @@ class Background:
         self._thread = threading.Thread(target=run, name="checkpoint")
         self._thread.start()
 
+    @property
+    def busy(self) -> bool:
+        """Whether work is in progress."""
+        return self._thread is not None and self._thread.is_alive()
+
     def wait(self) -> Exception | None:
         """Wait for the work in progress; returns its error, once."""
         self._waited_for.set()

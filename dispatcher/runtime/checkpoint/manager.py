@@ -148,6 +148,11 @@ class CheckpointManager:
         self._pending = False
         collectives.raise_on_all(self._background.wait())
 
+    @property
+    def saving(self) -> bool:
+        """Whether this process is still writing its part of the last save."""
+        return self._background.busy
+
     def close(self) -> None:
         """Wait, and remove the scratch directory."""
         try:

@@ -55,15 +55,23 @@ class FoundBatchSize:
 
 
 def find_batch_size(
-    cls: type[Any], config: Config | Mapping[str, Any], spec: ExecutionSpec, topology: Topology, batch_size: int
+    cls: type[Any],
+    config: Config | Mapping[str, Any],
+    spec: ExecutionSpec,
+    topology: Topology,
+    *,
+    shards: int,
+    batch_size: int,
 ) -> FoundBatchSize:
     """The most rows that fit on each device for the job `cls` with `config`; sibling jobs share one search.
+
+    Rows are spread over `shards` parts of the mesh.
 
     Jobs of several processes do not search, because a probe cannot use the devices of other processes. They use what a
     single process has found on such a device, or raise a BatchSizeError.
     """
     document = to_dict(config)
-    share = max(1, batch_size // topology.data_shards)
+    share = max(1, batch_size // shards)
     job = f"{cls.__module__}.{cls.__qualname__}"
     chip = topology.devices[0].device_kind
     about = {"chip": chip, "tensor_shards": topology.tensor_shards, "share": share, "jax": jax.__version__}

@@ -176,6 +176,11 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         for manager in self._managers.values():
             manager.wait()
 
+    @property
+    def saving(self) -> bool:
+        """Whether a save of this process is still in progress."""
+        return any(manager.saving for manager in self._managers.values())
+
     def path_of(self, suffix: str) -> str:
         """The path of this job's `suffix` below the checkpoints: `project/group/name/suffix`."""
         return f"{self.spec.relative_path}/{suffix}"

@@ -16,10 +16,11 @@ from dispatcher.runtime import sharding
 from dispatcher.runtime.configuration import configuration, configure, current_config
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.restoreable import RestoreableJob
-from dispatcher.runtime.jobs.trainer import BaseTrainer
-from dispatcher.runtime.jobs.training_setup import MODEL
-from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
+from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape, evaluating
 from dispatcher.runtime.rollout import Prompts, pad_left, rollout
+from dispatcher.runtime.training.placement import Placement, make_mesh, tracing
+from dispatcher.runtime.training.state import MODEL
+from dispatcher.runtime.training.trainer import Trainer
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nnx.Module)
@@ -52,7 +53,8 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
         self.model_config: Any = configure(self.MODEL.CONFIG)
         self._abstract_model: AbstractModel | None = None
         self._arrays: Callable[[], Arrays] | None = None
-        self._forward = jax.jit(lambda arrays, rows: self.abstract_model.merge(arrays)(rows[0], segment_ids=rows[1]))
+        self._placement = Placement(make_mesh(self.topology, {}), {})
+        self._forward = jax.jit(self._forward_with)
         self._rollout = jax.jit(self._rollout_with, static_argnames="max_new_tokens")
 
     @classmethod
@@ -73,16 +75,16 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
         return model
 
     @classmethod
-    def from_trainer(cls, trainer: BaseTrainer[Any, M]) -> Self:
+    def from_trainer(cls, trainer: Trainer[Any, M]) -> Self:
         """The job on the trainer's live state: it always computes with the current arrays."""
         with configuration(current_config() or trainer.configuration_in_force):
             made = cls(trainer.spec)
         trainer.begin()
         made.topology = trainer.topology
-        made._abstract_model = trainer.compiled_steps.abstract_model
+        made._abstract_model = trainer.setup.layout.model
 
         def live() -> Arrays:
-            return trainer.live_state.trainable | trainer.live_state.non_trainable
+            return trainer.live_state.model
 
         made._arrays = live
         return made
@@ -91,7 +93,8 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
     def abstract_model(self) -> AbstractModel:
         """The model without its arrays."""
         if self._abstract_model is None:
-            self._abstract_model = AbstractModel.of(eval_shape(self.make_model))
+            with tracing(self._placement.mesh, self._placement.rules):
+                self._abstract_model = AbstractModel.of(eval_shape(self.make_model))
         return self._abstract_model
 
     @property
@@ -104,12 +107,12 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
     @property
     def model(self) -> M:
         """The model itself, for use inside or outside jit."""
-        model: M = self.abstract_model.merge(self.arrays)
+        model: M = evaluating(self.abstract_model.merge(self.arrays))
         return model
 
     def restore_from_path(self, rel_path: str) -> None:
         """Load the model's arrays from a checkpoint of its trainer onto this job's mesh."""
-        target = self.abstract_model.abstract_arrays(self.topology.mesh)
+        target = self._placement.abstract_arrays(self.abstract_model)
         restored = self.load_from_path(rel_path, {MODEL: target}, partial=True)
         self.check_model(restored)
         arrays = restored.tree[MODEL]
@@ -159,4 +162,8 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
         return np.asarray(multihost_utils.process_allgather(array, tiled=True))
 
     def _rollout_with(self, arrays: Arrays, *arguments: Any, max_new_tokens: int) -> Any:
-        return rollout(self.abstract_model.merge(arrays), *arguments, max_new_tokens=max_new_tokens)
+        return rollout(evaluating(self.abstract_model.merge(arrays)), *arguments, max_new_tokens=max_new_tokens)
+
+    def _forward_with(self, arrays: Arrays, rows: Any) -> jax.Array:
+        logits: jax.Array = evaluating(self.abstract_model.merge(arrays))(rows[0], segment_ids=rows[1])
+        return logits

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher.runtime.configuration import field
-from dispatcher.runtime.jobs.trainer import BaseTrainer
+from dispatcher.runtime.language.trainer import LanguageTrainer
+from dispatcher.runtime.language.transformer import Transformer
 from dispatcher.runtime.registry import job
-from dispatcher.runtime.transformer import Transformer
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class TokensConfig:
 
 
 @job("gpt/train/pretrain")
-class Pretrain(BaseTrainer[TokensConfig, Transformer]):
+class Pretrain(LanguageTrainer[TokensConfig, Transformer]):
     """Train a transformer on the tokens of .npy files: data.train, and data.eval to evaluate on."""
 
     MODEL = Transformer

@@ -10,8 +10,8 @@ from dispatcher.errors import ConfigError
 from dispatcher.runtime.configuration import field
 from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.jobs.inference import InferenceJob
+from dispatcher.runtime.language.transformer import Transformer
 from dispatcher.runtime.registry import job
-from dispatcher.runtime.transformer import Transformer
 
 SAMPLES_FILE = "samples.jsonl"
 # The first tokens of a byte-level vocabulary; it may have more.

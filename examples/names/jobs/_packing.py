@@ -13,43 +13,27 @@ import numpy as np
 from jobs._vocabulary import BOUNDARY
 from numpy.typing import NDArray
 
-from dispatcher.runtime.stream import IGNORE_INDEX, Batch
+from dispatcher.runtime.language.tokens import IGNORE_INDEX, Tokens
 
 SEQ_LEN: Final = 64
 
 
 class PackedNames:
-    """Encoded names as a data source: each epoch packs them in another order, or in the given one without `seed`.
+    """Encoded names as a source of rows, packed once in their order; each name is int32[characters]."""
 
-    Each name is int32[characters].
-    """
-
-    def __init__(self, names: Sequence[NDArray[np.int32]], *, seed: int | None) -> None:
+    def __init__(self, names: Sequence[NDArray[np.int32]]) -> None:
         if not names:
             raise ValueError("there are no names")
-        self._names = names
-        self._seed = seed
-        self._packed: tuple[int, Batch] | None = None
+        self._packed = pack(names)
 
-    def rows(self, epoch: int) -> int:
-        return self._epoch(epoch).rows
+    def __len__(self) -> int:
+        return len(self._packed.inputs)
 
-    def read(self, epoch: int, start: int, stop: int) -> Batch:
-        return self._epoch(epoch).slice(start, stop)
-
-    def _epoch(self, epoch: int) -> Batch:
-        if self._packed is None or self._packed[0] != epoch:
-            self._packed = epoch, pack([self._names[number] for number in self._order(epoch)])
-        return self._packed[1]
-
-    def _order(self, epoch: int) -> NDArray[np.int64]:
-        count = len(self._names)
-        if self._seed is None:
-            return np.arange(count)
-        return np.random.default_rng([self._seed, epoch]).permutation(count)
+    def __getitem__(self, index: int) -> Tokens:
+        return Tokens(*(array[index] for array in self._packed))
 
 
-def pack(names: Sequence[NDArray[np.int32]]) -> Batch:
+def pack(names: Sequence[NDArray[np.int32]]) -> Tokens:
     """Pack encoded names in their order, each into the current row or, where it does not fit, into the next one."""
     places: list[tuple[int, int, int]] = []
     row, column, segment = 0, 0, 0
@@ -73,4 +57,4 @@ def pack(names: Sequence[NDArray[np.int32]]) -> Batch:
         targets[row, column:end] = name
         targets[row, end] = BOUNDARY
         segment_ids[row, column : end + 1] = segment
-    return Batch(inputs, targets, segment_ids)
+    return Tokens(inputs, targets, segment_ids)

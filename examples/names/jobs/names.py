@@ -16,17 +16,17 @@ from jobs._vocabulary import Vocabulary
 from dispatcher.runtime.adapters import adapted, add_adapters
 from dispatcher.runtime.configuration import Config, field
 from dispatcher.runtime.jobs.basic import Row
-from dispatcher.runtime.jobs.trainer import BaseTrainer
-from dispatcher.runtime.jobs.training_setup import EVAL_LOSS
+from dispatcher.runtime.language.trainer import LanguageTrainer
+from dispatcher.runtime.language.transformer import Transformer
 from dispatcher.runtime.parameters import Arrays, parameter_count
 from dispatcher.runtime.registry import job
-from dispatcher.runtime.step import LOSS, TrainState
-from dispatcher.runtime.transformer import Transformer
+from dispatcher.runtime.training.state import State
 
 ALL: Final = "all"
 # Bits per character on the test names: now, and before the fine-tuning.
 TEST_BPC: Final = "test_bpc"
 BASE_BPC: Final = "base_bpc"
+TEST_LOSS: Final = "test/loss"
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,12 @@ class AdapterConfig(NamesConfig):
 
 
 @job("names/pretrain")
-class Pretrain(BaseTrainer[NamesConfig, Transformer]):
+class Pretrain(LanguageTrainer[NamesConfig, Transformer]):
     """Pretrain a transformer on the names of all languages."""
 
     MODEL = Transformer
     CONFIG: type[NamesConfig] = NamesConfig
+    BEST = (TEST_LOSS, "min")
 
     @classmethod
     def checked_config(
@@ -60,26 +61,22 @@ class Pretrain(BaseTrainer[NamesConfig, Transformer]):
         defaults = {"names": {"alphabet": vocabulary.alphabet}, "model": {"vocab_size": vocabulary.size}}
         return super().checked_config(defaults, *layers, where=where, complete=complete)
 
-    def train_source(self) -> PackedNames:
-        return PackedNames(self._encoded(self._names().train), seed=self.training.seed)
+    def data(self) -> PackedNames:
+        return PackedNames(self._encoded(self._names().train))
 
-    def eval_source(self) -> PackedNames:
-        return PackedNames(self._encoded(self._names().test), seed=None)
+    def evaluations(self) -> dict[str, PackedNames]:
+        return {"test": PackedNames(self._encoded(self._names().test))}
 
-    def evaluate(self) -> dict[str, float]:
-        """The loss, also in bits per character.
+    def result(self) -> Row:
+        """Losses in bits per character.
 
         A name c1 ... cn has n + 1 predictions: each character and the mark that ends the name, given the characters
         before it in that name. Lower is better; a uniform guess costs log2 of the vocabulary's size.
         """
-        metrics = super().evaluate()
-        return {**metrics, TEST_BPC: metrics[EVAL_LOSS] / math.log(2)}
-
-    def result(self) -> Row:
         return {
-            TEST_BPC: round(self.measured[TEST_BPC], 4),
-            "train_bpc": round(self.measured[LOSS] / math.log(2), 4),
-            "n_trained": parameter_count(self.live_state.trainable),
+            TEST_BPC: round(self.measured[TEST_LOSS] / math.log(2), 4),
+            "train_bpc": round(self.measured["loss"] / math.log(2), 4),
+            "n_trained": parameter_count(self.live_state.params),
         }
 
     def _names(self) -> text.Split:
@@ -107,15 +104,15 @@ class FineTune(Pretrain):
     def start_from(self) -> Arrays:
         return self.load_model(self._base)
 
-    def fresh_state(self) -> TrainState:
+    def fresh_state(self) -> State:
         self.state = super().fresh_state()
         # Every checkpoint has it, so that a later attempt can report the gain.
-        self.measured[BASE_BPC] = self.evaluate()[TEST_BPC]
+        self.measured[BASE_BPC] = self.evaluated()[TEST_LOSS] / math.log(2)
         return self.state
 
     def result(self) -> Row:
-        base = self.measured[BASE_BPC]
-        return {**super().result(), BASE_BPC: round(base, 4), "gain": round(base - self.measured[TEST_BPC], 4)}
+        base, now = self.measured[BASE_BPC], self.measured[TEST_LOSS] / math.log(2)
+        return {**super().result(), BASE_BPC: round(base, 4), "gain": round(base - now, 4)}
 
 
 @job("names/lora")
@@ -126,13 +123,13 @@ class Lora(FineTune):
     TRAINABLE = nnx.LoRAParam
     args: AdapterConfig
 
-    def make_model(self) -> Transformer:
-        model = super().make_model()
-        add_adapters(model, self.args.rank, seed=self.training.seed)
+    def make_model(self, rngs: nnx.Rngs) -> Transformer:
+        model = super().make_model(rngs)
+        add_adapters(model, self.args.rank, rngs=rngs)
         return model
 
     def start_from(self) -> Arrays:
-        return adapted(self.load_model(self._base, super().make_model), self.compiled_steps.abstract_model.variables)
+        return adapted(self.load_model(self._base, super().make_model), self.setup.layout.model.variables)
 
 
 @cache

@@ -19,13 +19,13 @@ _STEPS, _TURNS = 20, 10
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """A step of BaseTrainer against a bare jitted loop of the same model."""
+    """A step of Trainer against a bare jitted loop of the same model."""
     rounds = bench.pick(9, 1)
     device = need_device()
     bench.say(f"{rounds} rounds of {_TURNS * _STEPS} steps each on {device.name}")
     found = ask_once(_in_turns, str(bench.new_directory("step")), device.platform, number=rounds)
     yield Figure(
-        what=f"a step of BaseTrainer, {shown(found['parameters'] / 1e6)} M parameters, on {device.name}",
+        what=f"a step of Trainer, {shown(found['parameters'] / 1e6)} M parameters, on {device.name}",
         ours=milliseconds(median_of(found["trainer"])),
         against=f"bare jitted loop {milliseconds(median_of(found['loop']))}",
         ratio=_ratio(found["trainer"], found["loop"]),
@@ -63,7 +63,7 @@ def _in_turns(directory: str, platform: str) -> Callable[[int], dict[str, Any]]:
         return {
             "trainer": _by_rounds(seconds["trainer"][1:]),
             "loop": _by_rounds(seconds["loop"][1:]),
-            "parameters": sum(array.size for array in trainer.live_state.trainable.values()),
+            "parameters": sum(array.size for array in trainer.live_state.params.values()),
             "loss": trainer.measured["loss"],
         }
 

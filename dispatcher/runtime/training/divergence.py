@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.runtime.step import LOSS
+from dispatcher.runtime.training.step import LOSS
 
 
 def step_error(
-    faults: Sequence[str], step: int, steps: int, loss: float, lr: float, saved: str | None
+    faults: Sequence[str], step: int, steps: int, loss: float, lr: float | None, saved: str | None
 ) -> FloatingPointError:
-    """The error of the update to `step`; `faults` from nonfinite_gradients, `saved` is the last checkpoint."""
+    """The error of the update to `step`; `faults` from CompiledTraining.fault_names, `saved` is the last checkpoint."""
     what = f"the loss is {loss}" if LOSS in faults else "a gradient is not finite"
     gradients = [name for name in faults if name != LOSS]
     which = f" Gradients that are not finite: {_some(gradients)}." if gradients else ""
-    return FloatingPointError(
-        f"{what} at step {step} of {steps}: try a learning rate below {lr:g}.{which} {_last_good(saved)}"
-    )
+    lower = "lower learning rate" if lr is None else f"learning rate below {lr:g}"
+    return FloatingPointError(f"{what} at step {step} of {steps}: try a {lower}.{which} {_last_good(saved)}")
 
 
 def state_error(faults: Sequence[str], step: int, steps: int, saved: str | None) -> FloatingPointError:
-    """The error of the state after `step`; `faults` from CompiledSteps.nonfinite_arrays."""
+    """The error of the state after `step`; `faults` from CompiledTraining.nonfinite_arrays."""
     return FloatingPointError(f"not finite after step {step} of {steps}: {_some(faults)}. {_last_good(saved)}")
 
 

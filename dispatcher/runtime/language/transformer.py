@@ -16,9 +16,16 @@ import jax.numpy as jnp
 from flax import nnx
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.attention import CausalMask, KVCache, apply_rope, attend, cached_causal_mask, causal_mask
 from dispatcher.runtime.configuration import field
 from dispatcher.runtime.execution import TENSOR_AXIS
+from dispatcher.runtime.language.attention import (
+    CausalMask,
+    KVCache,
+    apply_rope,
+    attend,
+    cached_causal_mask,
+    causal_mask,
+)
 from dispatcher.runtime.sharding import partition_spec
 
 # Megatron-style: the first layer of each half of a block is sharded by its outputs, the last one by its inputs.
@@ -117,7 +124,7 @@ class Block(nnx.Module):
     """Attention and a feed-forward layer, each with a residual connection."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        self.dropout = config.dropout
+        self.dropout = nnx.Dropout(config.dropout)
         self.attention_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
         self.attention = Attention(config, rngs=rngs)
         self.feed_forward_norm = nnx.RMSNorm(config.d_model, rngs=rngs)
@@ -128,13 +135,13 @@ class Block(nnx.Module):
         inputs: jax.Array,
         mask: CausalMask,
         cached: tuple[jax.Array, jax.Array, jax.Array] | None = None,
-        key: jax.Array | None = None,
+        rngs: nnx.Rngs | None = None,
     ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        """As `Attention`; dropout is applied to both branches if there is a `key`."""
-        keys = (None, None) if key is None else tuple(jax.random.split(key))
+        """As `Attention`; in training with dropout, which needs `rngs`, after both branches."""
         mixed, keys_values = self.attention(self.attention_norm(inputs), mask, cached)
-        inputs = inputs + dropout(mixed, self.dropout, keys[0])
-        return inputs + dropout(self.feed_forward(self.feed_forward_norm(inputs)), self.dropout, keys[1]), keys_values
+        inputs = inputs + self.dropout(mixed, rngs=rngs)
+        fed = self.feed_forward(self.feed_forward_norm(inputs))
+        return inputs + self.dropout(fed, rngs=rngs), keys_values
 
 
 class Transformer(nnx.Module):
@@ -152,22 +159,23 @@ class Transformer(nnx.Module):
             embedding_metadata=partition_spec(None, TENSOR_AXIS),
             rngs=rngs,
         )
+        self.dropout = nnx.Dropout(config.dropout)
         self.blocks = nnx.List([Block(config, rngs=rngs) for _ in range(config.num_layers)])
         self.norm = nnx.RMSNorm(config.d_model, rngs=rngs)
 
     def __call__(
-        self, tokens: jax.Array, *, segment_ids: jax.Array | None = None, key: jax.Array | None = None
+        self, tokens: jax.Array, *, segment_ids: jax.Array | None = None, rngs: nnx.Rngs | None = None
     ) -> jax.Array:
         """Next-token logits: int32[batch, seq_len] -> float32[batch, seq_len, vocab_size].
 
         `segment_ids` int32[batch, seq_len] number the texts that are packed into a row, 0 being padding; without them a
-        row is one text. Dropout is applied if there is a `key`.
+        row is one text. A model with dropout needs `rngs` in training.
         """
         self._check_seq_len(tokens.shape[1])
         mask = causal_mask(jnp.ones_like(tokens) if segment_ids is None else segment_ids)
-        hidden = self._embed(tokens, key)
-        for number, block in enumerate(self.blocks):
-            hidden, _ = block(hidden, mask, key=None if key is None else jax.random.fold_in(key, number + 1))
+        hidden = self._embed(tokens, rngs)
+        for block in self.blocks:
+            hidden, _ = block(hidden, mask, rngs=rngs)
         return self._logits(hidden)
 
     def extend(
@@ -202,10 +210,11 @@ class Transformer(nnx.Module):
             index=jnp.zeros((), jnp.int32),
         )
 
-    def _embed(self, tokens: jax.Array, key: jax.Array | None) -> jax.Array:
+    def _embed(self, tokens: jax.Array, rngs: nnx.Rngs | None) -> jax.Array:
         # The shared weights are scaled for the output layer; the input of the blocks needs unit variance.
         embedded = self.embedding(tokens) * jnp.asarray(self.config.d_model**0.5, jnp.dtype(self.config.dtype))
-        return dropout(embedded, self.config.dropout, None if key is None else jax.random.fold_in(key, 0))
+        dropped: jax.Array = self.dropout(embedded, rngs=rngs)
+        return dropped
 
     def _logits(self, hidden: jax.Array) -> jax.Array:
         return self.embedding.attend(self.norm(hidden)).astype(jnp.float32)
@@ -213,14 +222,6 @@ class Transformer(nnx.Module):
     def _check_seq_len(self, seq_len: int) -> None:
         if seq_len > self.config.max_seq_len:
             raise ValueError(f"a row of {seq_len} tokens: expected at most {self.config.max_seq_len} (max_seq_len)")
-
-
-def dropout(values: jax.Array, rate: float, key: jax.Array | None) -> jax.Array:
-    """Set a random fraction `rate` of `values` to zero and scale up the others; does nothing without a key."""
-    if key is None or rate == 0:
-        return values
-    keep = jax.random.bernoulli(key, 1.0 - rate, values.shape)
-    return jnp.where(keep, values / (1.0 - rate), 0).astype(values.dtype)
 
 
 def _linear(

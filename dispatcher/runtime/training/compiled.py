@@ -1,0 +1,222 @@
+"""The compiled functions of a training: new states, blocks of steps, evaluations, a search for what is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from dispatcher.runtime import sharding
+from dispatcher.runtime.checkpoint.tree import named_leaves
+from dispatcher.runtime.parameters import AbstractModel, Arrays, arrays_of, evaluating
+from dispatcher.runtime.training.config import TrainingConfig
+from dispatcher.runtime.training.placement import Placement, Rules, tracing
+from dispatcher.runtime.training.precision import Precision, parameter_names
+from dispatcher.runtime.training.state import EMA, MODEL, OPTIMIZER, State
+from dispatcher.runtime.training.step import LOSS
+from dispatcher.runtime.training.values import Mean, total
+
+# (state, batch) -> the state after one step, and its metrics.
+Step = Callable[[State, Any], tuple[State, Mapping[str, Mean]]]
+# (model, batch) -> the metrics of each row.
+Evaluate = Callable[[Any, Any], Mapping[str, Any]]
+
+
+class Action(IntEnum):
+    """What the training does after a block of steps. Each process requests one, and all take the greatest."""
+
+    CONTINUE = 0
+    SAVE = 1
+    # Save and exit: the job is preempted.
+    EXIT = 2
+    # The loss or a gradient is not finite, so there is no state to continue from.
+    ABORT = 3
+
+
+class Block(NamedTuple):
+    """What a call of the compiled steps returns besides the state: metrics [steps] each, the agreed Action, and the
+    last step's faults."""
+
+    metrics: dict[str, Mean]
+    action: jax.Array
+    faults: jax.Array
+
+
+class StateLayout:
+    """The arrays of a State: how they are made, their shapes, and their places on the mesh."""
+
+    def __init__(
+        self,
+        make_model: Callable[[], nnx.Module],
+        model: AbstractModel,
+        placement: Placement,
+        *,
+        trained: frozenset[str],
+        init_optimizer: Callable[[Arrays], Any],
+        training: TrainingConfig,
+    ) -> None:
+        self._make_model = make_model
+        self._init_optimizer = init_optimizer
+        self._training = training
+        self._parameters = parameter_names(model.variables)
+        self.model = model
+        self.trained = trained
+        self.mesh = placement.mesh
+        self.places = placement.shardings(model.variables)
+        # eval_shape of `_make` would trace the model a second time, which takes as long as loading the compiled steps.
+        shapes = jax.eval_shape(self._from_arrays, model.shapes())
+        self.shardings: Any = State(
+            step=sharding.replicated(self.mesh),  # type: ignore[arg-type]  # shardings in place of arrays
+            key=sharding.replicated(self.mesh),  # type: ignore[arg-type]
+            params={name: self.places[name] for name in shapes.params},  # type: ignore[misc]
+            variables={name: self.places[name] for name in shapes.variables},  # type: ignore[misc]
+            opt_state=sharding.optimizer_shardings(shapes.opt_state, self.places, self.mesh),
+            ema={name: self.places[name] for name in shapes.ema},  # type: ignore[misc]
+            faults=sharding.replicated(self.mesh),  # type: ignore[arg-type]
+        )
+        self.abstract: State = jax.tree.map(sharding.abstract_array, shapes, self.shardings)
+
+    def new(self) -> State:
+        """The state at step 0, computed on the devices that hold it."""
+        made: State = jax.jit(self._make, out_shardings=self.shardings)()
+        return made
+
+    def split(self, arrays: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
+        """The arrays that are trained, and the others."""
+        params = {name: array for name, array in arrays.items() if name in self.trained}
+        return params, {name: array for name, array in arrays.items() if name not in self.trained}
+
+    def with_tree(self, tree: Mapping[str, Any], step: jax.Array, key: jax.Array) -> State:
+        """The state that the tree of a checkpoint holds."""
+        params, variables = self.split(tree[MODEL])
+        faults = jax.device_put(np.zeros(1 + len(params), bool), self.shardings.faults)
+        return State(step, key, params, variables, tree[OPTIMIZER], tree.get(EMA, {}), faults)
+
+    def on_mesh(self, arrays: Mapping[str, Any]) -> Arrays:
+        """Arrays of the model with their types and at their places."""
+        types = self.abstract.model
+        return {
+            name: jax.device_put(array, self.places[name]).astype(types[name].dtype) for name, array in arrays.items()
+        }
+
+    def _make(self) -> State:
+        return self._from_arrays(arrays_of(self._make_model()))
+
+    def _from_arrays(self, arrays: Arrays) -> State:
+        params, variables = self.split(self._training.precision.stored(arrays, self._parameters))
+        return State(
+            step=jnp.int32(0),
+            key=jax.random.key(self._training.seed),
+            params=params,
+            variables=variables,
+            opt_state=self._init_optimizer(params),
+            # A copy: an array that is donated twice is an error.
+            ema={name: jnp.array(array) for name, array in params.items()} if self._training.ema is not None else {},
+            faults=jnp.zeros(1 + len(params), bool),
+        )
+
+
+class CompiledTraining:
+    """The compiled functions, each compiled when it is first called, all traced under the mesh and the axis rules."""
+
+    def __init__(
+        self, layout: StateLayout, step: Step, evaluate: Evaluate, *, rules: Rules, precision: Precision, stops: bool
+    ) -> None:
+        self.layout = layout
+        self._step = step
+        self._evaluate_rows = evaluate
+        self._rules = rules
+        self._precision = precision
+        self._stops = stops
+        self._parameters = parameter_names(layout.model.variables)
+        # The old state's memory is reused for the new one.
+        self._steps = jax.jit(self._run_steps, static_argnames="steps", donate_argnums=0)
+        self._evaluate = jax.jit(self._evaluate_batch)
+        self._flag_state = jax.jit(self._flag_not_finite)
+
+    def steps(self, state: State, batch: Any, requested: jax.Array, *, steps: int) -> tuple[State, Block]:
+        """`steps` steps on `batch`, [rows, ...] for one and [steps, rows, ...] for several; `state` is used up.
+
+        `requested` is int32[devices], the Action that each process requests; the greatest is returned, with no
+        transfer of its own.
+        """
+        with tracing(self.layout.mesh, self._rules):
+            found: tuple[State, Block] = self._steps(state, batch, requested, steps=steps)
+        return found
+
+    def evaluate(self, model: Arrays, batch: Any, real: jax.Array) -> dict[str, Mean]:
+        """The metrics of a batch, whose rows count where `real` is true."""
+        with tracing(self.layout.mesh, self._rules):
+            found: dict[str, Mean] = self._evaluate(model, batch, real)
+        return found
+
+    def metric_names(self, batch: Any) -> list[str]:
+        """What an evaluation of a batch of such shapes gives; nothing is computed."""
+        real = sharding.shape(jax.tree.leaves(batch)[0].shape[:1], bool)
+        with tracing(self.layout.mesh, self._rules):
+            shapes = jax.eval_shape(self._evaluate_batch, self.layout.abstract.model, batch, real)
+        return sorted(shapes)
+
+    def nonfinite_arrays(self, state: State) -> list[str]:
+        """The names of arrays that a training cannot continue from: not finite if trained, NaN in any other."""
+        flags = self._flag_state(state)
+        # One transfer for all.
+        return sorted(name for name, flag in jax.device_get(flags).items() if flag)
+
+    def fault_names(self, faults: jax.Array) -> list[str]:
+        """What was not finite in a step, by name: LOSS, and the parameters whose gradients were not."""
+        names = [LOSS, *sorted(self.layout.abstract.params)]
+        return [name for name, flag in zip(names, jax.device_get(faults), strict=True) if flag]
+
+    def _run_steps(self, state: State, batch: Any, requested: jax.Array, *, steps: int) -> tuple[State, Block]:
+        if steps == 1:
+            state, metrics = self._one(state, batch)
+            metrics = jax.tree.map(lambda number: number[None], metrics)
+        else:
+            state, metrics = jax.lax.scan(self._one, state, batch)
+        asked = jnp.max(requested)
+        if self._stops:
+            asked = jnp.maximum(asked, jnp.where(jnp.any(state.faults), Action.ABORT, Action.CONTINUE))
+        return state, Block(metrics, asked, state.faults)
+
+    def _one(self, state: State, batch: Any) -> tuple[State, dict[str, Mean]]:
+        new, metrics = self._step(state, batch)
+        placed: State = sharding.constrain(new, self.layout.shardings)
+        return placed, dict(metrics)
+
+    def _evaluate_batch(self, arrays: Arrays, batch: Any, real: jax.Array) -> dict[str, Mean]:
+        rows = len(real)
+        model = evaluating(self.layout.model.merge(self._precision.computing(arrays, self._parameters)))
+        values = self._evaluate_rows(model, self._precision.batch(batch))
+        return {name: total(name, value, rows, real) for name, value in values.items()}
+
+    def _flag_not_finite(self, state: State) -> dict[str, jax.Array]:
+        """For each array whether it must not be saved; masks and a new optimizer state may hold infinities."""
+        flags = {name: ~jnp.all(jnp.isfinite(array)) for name, array in _inexact(state.params).items()}
+        opt_state = {f"{OPTIMIZER}/{name}": leaf for name, leaf in named_leaves(state.opt_state).items()}
+        others = _inexact({**state.variables, **opt_state})
+        flags |= {name: jnp.any(jnp.isnan(array)) for name, array in others.items()}
+        constrained: dict[str, jax.Array] = sharding.constrain(flags, sharding.replicated(self.layout.mesh))
+        return constrained
+
+
+def last(metrics: Mapping[str, Mean]) -> dict[str, Mean]:
+    """The metrics of the last step of a block."""
+    return {name: jax.tree.map(lambda numbers: numbers[-1], mean) for name, mean in metrics.items()}
+
+
+def each_step(metrics: Mapping[str, Mean]) -> Sequence[dict[str, Mean]]:
+    """The metrics of each step of a block, read from the devices."""
+    host: dict[str, Mean] = jax.device_get(dict(metrics))
+    count = len(next(iter(host.values())).total) if host else 0
+    return [{name: Mean(mean.total[i], mean.weight[i]) for name, mean in host.items()} for i in range(count)]
+
+
+def _inexact(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The floating-point and complex arrays; all others are always finite."""
+    return {name: array for name, array in arrays.items() if jnp.issubdtype(array.dtype, jnp.inexact)}

@@ -1,0 +1,118 @@
+"""Evaluations: the metrics of a model over all rows of named sources."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from dispatcher.errors import ConfigError, nearest
+from dispatcher.runtime.parameters import Arrays
+from dispatcher.runtime.training.compiled import CompiledTraining
+from dispatcher.runtime.training.data import Evaluated, evaluation_batches, read_batch, row_shapes
+from dispatcher.runtime.training.placement import batch_shards
+from dispatcher.runtime.training.values import Mean
+
+# A metric and whether a small or a large value of it is good.
+Best = tuple[str, str]
+
+
+class EvaluationInterrupted(Exception):  # control flow, not a failure
+    """The job was preempted during an evaluation."""
+
+
+class Evaluator:
+    """Evaluates arrays of a model on the sources of `evaluations`, in batches of `rows` rows.
+
+    `is_exiting` is asked before each batch, and ends an evaluation with EvaluationInterrupted.
+    """
+
+    def __init__(
+        self,
+        compiled: CompiledTraining,
+        evaluations: Mapping[str, Any],
+        mesh: Mesh,
+        rows: int,
+        *,
+        is_exiting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._compiled = compiled
+        self._evaluations = evaluations
+        self._mesh = mesh
+        self._rows = rows
+        self.is_exiting = is_exiting
+
+    def __call__(self, model: Arrays) -> dict[str, float]:
+        """The means over all rows, by `EVALUATION/METRIC`."""
+        return {
+            f"{name}/{metric}": value
+            for name, source in self._evaluations.items()
+            for metric, value in self.means(model, source).items()
+        }
+
+    def means(self, model: Arrays, source: Any) -> dict[str, float]:
+        """The means over all rows of one source, by name."""
+        sums: dict[str, tuple[float, float]] = {}
+        for found in self._results(model, source):
+            for name, mean in found.items():
+                before = sums.get(name, (0.0, 0.0))
+                sums[name] = before[0] + float(mean.total), before[1] + float(mean.weight)
+        return {name: total / weight if weight else math.nan for name, (total, weight) in sums.items()}
+
+    def _results(self, model: Arrays, source: Any) -> Iterator[dict[str, Mean]]:
+        """What each batch gives, read one batch late, so that the devices always have the next one queued."""
+        before: dict[str, Mean] | None = None
+        for batch, real in self._batches(source):
+            found = self._compiled.evaluate(model, batch, real)
+            if before is not None:
+                yield jax.device_get(before)
+            before = found
+        if before is not None:
+            yield jax.device_get(before)
+
+    def _batches(self, source: Any) -> Iterator[Evaluated]:
+        shards = batch_shards(self._mesh)
+        # Of a small source no batch has more rows than it must.
+        rows = min(self._rows, -(-len(source) // shards) * shards)
+        for batch in evaluation_batches(source, rows, self._mesh):
+            if self.is_exiting():
+                raise EvaluationInterrupted
+            yield batch
+
+    def names(self) -> list[str]:
+        """What an evaluation gives, by `EVALUATION/METRIC`; one row of each source is read, and nothing is computed."""
+        found = []
+        for name, source in self._evaluations.items():
+            row = row_shapes(read_batch(source, _first_rows(source)))
+            found += [f"{name}/{metric}" for metric in self._compiled.metric_names(row)]
+        return found
+
+
+def check_best(best: Best | None, names: list[str]) -> None:
+    """ConfigError when the metric of the best checkpoint is none of `names`, or its direction is unknown."""
+    if best is None:
+        return
+    metric, direction = best
+    if direction not in ("min", "max"):
+        raise ConfigError(f"BEST = {best!r}: expected 'min' or 'max' after the metric")
+    if names and metric not in names:
+        raise ConfigError(
+            f"BEST = {best!r}: no evaluation gives {metric!r}{nearest(metric, names)}: expected one of "
+            f"{', '.join(names)}, or None"
+        )
+
+
+def is_better(best: Best, value: float, than: float | None) -> bool:
+    """Whether a value of the metric is better than the best one so far; NaN never is."""
+    if not math.isfinite(value):
+        return False
+    return than is None or (value < than if best[1] == "min" else value > than)
+
+
+def _first_rows(source: Any) -> Any:
+    import numpy as np
+
+    return np.zeros(1, np.int64) if len(source) else np.zeros(0, np.int64)

@@ -1,0 +1,224 @@
+"""The loop of a training: blocks of steps, and between them evaluations, checkpoints, metrics, and the way out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+from dispatcher import contract
+from dispatcher.runtime.metrics import MetricsLog
+from dispatcher.runtime.training import divergence
+from dispatcher.runtime.training.compiled import Action, Block, each_step, last
+from dispatcher.runtime.training.data import Loader, Reader
+from dispatcher.runtime.training.evaluation import EvaluationInterrupted, is_better
+from dispatcher.runtime.training.speed import PEAK_FLOPS, Stopwatch
+from dispatcher.runtime.training.step import LEARNING_RATE, LOSS
+from dispatcher.runtime.training.values import Mean, read
+
+if TYPE_CHECKING:
+    from dispatcher.runtime.training.policy import Policy
+    from dispatcher.runtime.training.trainer import Trainer
+
+# The name of the checkpoint with the best value of `Trainer.BEST`.
+BEST_NAME: Final = "best"
+PROFILE: Final = "profile"
+
+_log = logging.getLogger(__name__)
+
+
+class Loop:
+    """Runs a trainer from its state to its last step. `log` is None on all processes but the first."""
+
+    def __init__(self, trainer: Trainer[Any, Any], reader: Reader, log: MetricsLog | None, policy: Policy) -> None:
+        self._trainer = trainer
+        self._training = trainer.training
+        self._log = log
+        self._policy = policy
+        self._watch = Stopwatch()
+        self._loader = Loader(reader, trainer.setup.mesh, ahead=self._training.prefetch)
+        self._previous: tuple[int, Block] | None = None
+        # The metrics of a block that are only logged are read while the next one runs.
+        self._unlogged: tuple[int, Block] | None = None
+        self._reads_each_step = trainer.reads_each_step
+        self._profiling = False
+        self._flops: float | None = None
+
+    def run(self) -> None:
+        """Train to the last step; SystemExit 75 when the job is preempted."""
+        with contextlib.closing(self._loader), self._profile_closed():
+            if self._trainer.pending_metrics is not None:
+                pending, self._trainer.pending_metrics = self._trainer.pending_metrics, None
+                self._evaluate_and_log(pending)
+            while self._trainer.steps_done < self._training.steps:
+                self._block()
+            self._read_late()
+
+    def _block(self) -> None:
+        trainer, training = self._trainer, self._training
+        first, end = trainer.steps_done, training.block_end(trainer.steps_done)
+        loaded = self._loader.take(end - first, list(self._following(end)))
+        self._profile(first, end)
+        self._watch.go_on()
+        block = trainer.run_block(loaded.batch, end - first, self._policy.requested)
+        if self._flops is None:
+            self._flops = trainer.step_flops(loaded.batch, end - first) or math.nan
+        trainer.position = loaded.position
+        self._watch.counted(end - first, loaded.waited_s)
+        # What the block before has brought is read now, so that the devices always have the next block queued.
+        action = self._policy.after(None if self._previous is None else (first, self._previous[1].action))
+        if action is Action.ABORT and self._previous is not None:
+            raise self._diverged(*self._previous)
+        if self._reads_each_step and self._previous is not None:
+            self._call_on_step(*self._previous)
+        self._previous = end, block
+        if self._unlogged is not None:
+            self._write_metrics(self._unlogged[0], self._read(*self._unlogged))
+            self._unlogged = None
+        self._after_block(end, block, action)
+
+    def _after_block(self, end: int, block: Block, action: Action) -> None:
+        training = self._training
+        saving = action is not Action.CONTINUE or training.is_due(training.save_every, end)
+        evaluating = training.is_due(training.eval_every, end)
+        logging_due = training.is_due(training.log_every, end)
+        if logging_due and not saving and not evaluating:
+            self._unlogged = end, block
+            return
+        if not saving and not evaluating:
+            return
+        found = self._read(end, block)
+        self._watch.pause()
+        self._finish_block(found if logging_due else {}, saving=saving, evaluating=evaluating)
+        if action is Action.EXIT and end < training.steps:
+            self._exit_saved()
+
+    def _finish_block(self, metrics: dict[str, float], *, saving: bool, evaluating: bool) -> None:
+        if not evaluating:
+            self._write_metrics(self._trainer.steps_done, metrics)
+            if saving:
+                self._save()
+            return
+        # An evaluation may be slow or fail: the next attempt resumes here and starts with it.
+        self._save(pending_metrics=metrics)
+        self._evaluate_and_log(metrics)
+        if self._trainer.retention().best:
+            # Only now does the checkpoint have the metrics by which the best ones are kept.
+            self._save()
+
+    def _read_late(self) -> None:
+        """What the last block has brought, where its metrics are read late."""
+        if self._reads_each_step and self._previous is not None:
+            self._call_on_step(*self._previous)
+
+    def _evaluate_and_log(self, metrics: dict[str, float]) -> None:
+        """Evaluate, log the result together with `metrics`, save a new best checkpoint."""
+        trainer = self._trainer
+        try:
+            evaluated = trainer.evaluated()
+        except EvaluationInterrupted:
+            # The step is saved, and the next attempt starts with its evaluation.
+            self._exit_saved()
+        self._write_metrics(trainer.steps_done, metrics | evaluated)
+        best = trainer.BEST
+        if best is None or best[0] not in evaluated:
+            return
+        value = evaluated[best[0]]
+        if is_better(best, value, None if trainer.best is None else trainer.best[1]):
+            trainer.best = (trainer.steps_done, value)
+            self._save(name=BEST_NAME)
+
+    def _save(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None:
+        if self._log is not None:
+            self._log.sync()
+        self._trainer.save_state(name=name, pending_metrics=pending_metrics)
+        if name is None:
+            self._policy.saved(self._trainer.steps_done)
+
+    def _write_metrics(self, step: int, metrics: dict[str, float]) -> None:
+        if not metrics:
+            return
+        self._trainer.measured |= metrics
+        if self._log is not None:
+            self._log.log(step, metrics)
+            self._log.progress(step, self._training.steps)
+
+    def _read(self, end: int, block: Block) -> dict[str, float]:
+        """The metrics of the step `end`, read from the devices; FloatingPointError when it has diverged."""
+        if int(block.action) == Action.ABORT:
+            raise self._diverged(end, block)
+        means: dict[str, Mean] = jax.device_get(last(block.metrics))
+        found = read(means) | self._trainer.extra_metrics(end)
+        units = float(means[LOSS].weight) if LOSS in means else float(self._training.batch_size)
+        return found | self._watch.read(
+            rows=self._training.batch_size,
+            units=units,
+            unit=self._trainer.UNIT,
+            flops=None if self._flops is None or math.isnan(self._flops) else self._flops,
+            peak=self._peak(),
+        )
+
+    def _peak(self) -> float | None:
+        devices = self._trainer.setup.mesh.devices.reshape(-1)
+        each = PEAK_FLOPS.get(devices[0].device_kind)
+        return None if each is None else each * len(devices)
+
+    def _call_on_step(self, end: int, block: Block) -> None:
+        steps = each_step(block.metrics)
+        for number, means in enumerate(steps):
+            self._trainer.on_step(end - len(steps) + number + 1, read(means))
+
+    def _diverged(self, step: int, block: Block) -> FloatingPointError:
+        trainer = self._trainer
+        found = read(last(block.metrics)) | trainer.extra_metrics(step)
+        faults = trainer.setup.compiled.fault_names(block.faults)
+        loss, lr = found.get(LOSS, math.nan), found.get(LEARNING_RATE)
+        return divergence.step_error(faults, step, self._training.steps, loss, lr, trainer.last_saved())
+
+    def _exit_saved(self) -> Any:
+        trainer = self._trainer
+        trainer.wait()
+        _log.warning(
+            "%s: preempted at step %d of %d, saved", trainer.spec.name, trainer.steps_done, self._training.steps
+        )
+        trainer.exit_preempted()
+
+    def _following(self, step: int) -> Iterator[int]:
+        """The numbers of steps of the blocks after `step`."""
+        for _ in range(self._training.prefetch):
+            if step >= self._training.steps:
+                return
+            end = self._training.block_end(step)
+            yield end - step
+            step = end
+
+    def _profile(self, first: int, end: int) -> None:
+        """Begin and end the trace around the steps that the configuration names."""
+        wanted = self._training.profile
+        if wanted is None or self._log is None:
+            return
+        if self._profiling and first >= wanted[1]:
+            self._stop_profile()
+        if not self._profiling and first < wanted[0] <= end:
+            directory = contract.attempt_dir() or self._trainer.spec.result_path(PROFILE).parent
+            # The trace begins with this block, not with what is still queued.
+            jax.block_until_ready(self._trainer.live_state.params)  # type: ignore[no-untyped-call]
+            jax.profiler.start_trace(str(directory / PROFILE))
+            self._profiling = True
+
+    def _stop_profile(self) -> None:
+        jax.block_until_ready(self._trainer.live_state.params)  # type: ignore[no-untyped-call]
+        jax.profiler.stop_trace()  # type: ignore[no-untyped-call]  # untyped in JAX
+        self._profiling = False
+
+    @contextlib.contextmanager
+    def _profile_closed(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if self._profiling:
+                self._stop_profile()

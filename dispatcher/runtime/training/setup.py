@@ -1,0 +1,95 @@
+"""What a training is made of on its devices: the mesh, the model's form, the step, the compiled functions."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+from tabulate import tabulate
+
+from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, eval_shape
+from dispatcher.runtime.training.compiled import CompiledTraining, StateLayout
+from dispatcher.runtime.training.config import Microbatching
+from dispatcher.runtime.training.placement import Placement, placed, tracing
+from dispatcher.runtime.training.precision import parameter_names
+from dispatcher.runtime.training.step import Updater
+
+if TYPE_CHECKING:
+    from dispatcher.runtime.training.trainer import Trainer
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The parts of a training that its hooks and its configuration decide; none of them holds an array."""
+
+    mesh: Mesh
+    placement: Placement
+    layout: StateLayout
+    updater: Updater
+    compiled: CompiledTraining
+    microbatching: Microbatching
+
+    @classmethod
+    def of(cls, trainer: Trainer[Any, Any], mesh: Mesh, microbatching: Microbatching) -> Setup:
+        training = trainer.training
+        placement = Placement(mesh, trainer.axis_rules, fsdp=training.fsdp)
+
+        def make_model() -> nnx.Module:
+            made: nnx.Module = trainer.make_model(nnx.Rngs(training.seed))
+            nnx.pop(made, TRANSIENT)
+            return made
+
+        with tracing(mesh, placement.rules):
+            model = AbstractModel.of(eval_shape(make_model))
+        parameters = parameter_names(model.variables)
+        optimizer = trainer.optimizer()
+        layout = StateLayout(
+            make_model,
+            model,
+            placement,
+            trained=frozenset(model.names(trainer.TRAINABLE)),
+            init_optimizer=trainer.init_optimizer,
+            training=training,
+        )
+        updater = Updater(
+            model=model,
+            parameters=parameters,
+            optimizer=optimizer,
+            microbatching=microbatching,
+            mesh=mesh,
+            precision=training.precision,
+            average=training.ema,
+            skips=training.not_finite == "skip",
+        )
+        compiled = CompiledTraining(
+            layout,
+            trainer.step,
+            trainer.evaluate,
+            rules=placement.rules,
+            precision=training.precision,
+            stops=training.not_finite == "stop",
+        )
+        return cls(mesh, placement, layout, updater, compiled, microbatching)
+
+    def table(self) -> str:
+        """The arrays of the model and of the optimizer: name, shape, type, partition spec, bytes on each device."""
+        state = self.layout.abstract
+        lines = placed(state.params | state.variables)
+        optimizer = {
+            f"optimizer{jax.tree_util.keystr(path, simple=True, separator='/')}": leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
+        }
+        rows = [
+            [line.name + (f" x{line.count}" if line.count > 1 else ""), list(line.shape), line.dtype, line.spec,
+             f"{line.bytes_per_device:,}"]
+            for line in lines
+        ]  # fmt: skip
+        rows.append(["optimizer", "", "", "", f"{sum(line.bytes_per_device for line in placed(optimizer)):,}"])
+        headers = ["array", "shape", "type", "sharded over", "bytes per device"]
+        return tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 4 + ("right",))

@@ -1,0 +1,213 @@
+"""One step of a training: gradients over microbatches, the update, and what was not finite. All of it is traced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+
+from dispatcher.runtime import sharding
+from dispatcher.runtime.model_state import Watch, carried, strongly_typed
+from dispatcher.runtime.parameters import AbstractModel, Arrays
+from dispatcher.runtime.training.config import Microbatching
+from dispatcher.runtime.training.placement import batch_axes, batch_shards
+from dispatcher.runtime.training.precision import Precision
+from dispatcher.runtime.training.state import State
+from dispatcher.runtime.training.values import Mean, loss_and_metrics, total
+
+# (model, batch, rngs) -> Value | (Value, {name: Value})
+Loss = Callable[[Any, Any, nnx.Rngs], Any]
+
+LOSS: Final = "loss"
+GRAD_NORM: Final = "grad_norm"
+LEARNING_RATE: Final = "lr"
+SKIPPED: Final = "skipped"
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What a batch gives: the gradients of its mean loss by name, the loss and the metrics, and the model's variables
+    that the loss has changed."""
+
+    gradients: Arrays
+    loss: Mean
+    metrics: Mapping[str, Mean]
+    variables: Arrays
+
+
+@dataclass(frozen=True)
+class Updater:
+    """The parts of a default step. `average` is the decay of averaged parameters, None: there are none.
+
+    `skips`: a step whose loss or gradient is not finite changes nothing but its number.
+    """
+
+    model: AbstractModel
+    parameters: frozenset[str]
+    optimizer: optax.GradientTransformation
+    microbatching: Microbatching
+    mesh: Mesh
+    precision: Precision
+    average: float | None = None
+    skips: bool = False
+
+    def merge(self, *arrays: Mapping[str, jax.Array]) -> Any:
+        """The model as a loss gets it: its modes as it was made, its parameters in the type that computes."""
+        given = {name: array for each in arrays for name, array in each.items()}
+        return self.model.merge(self.precision.computing(given, self.parameters))
+
+    def gradients(self, state: State, batch: Any, loss: Loss) -> Gradients:
+        """The gradients of the mean loss over all rows of `batch`, microbatch by microbatch.
+
+        Each microbatch starts with the variables that the one before has left. Everything is added up before it is
+        divided, so that microbatches of different weights count as they should.
+        """
+        step_key = jax.random.fold_in(state.key, state.step)
+
+        def microbatch_loss(params: Arrays, variables: Arrays, rows: Any, number: jax.Array) -> Any:
+            model = self.merge(params, variables)
+            watch = Watch(model)
+            rngs = nnx.Rngs(jax.random.fold_in(step_key, number))
+            value, metrics = loss_and_metrics(loss(model, self.precision.batch(rows), rngs))
+            count = len(jax.tree.leaves(rows)[0])
+            mean = total(LOSS, value, count, None)
+            changed = {
+                name: array.astype(variables[name].dtype) if name in self.parameters and name in variables else array
+                for name, array in watch.changes().items()
+            }
+            means = {name: total(name, each, count, None) for name, each in metrics.items()}
+            return mean.total, (mean.weight, means, changed)
+
+        return _accumulated(microbatch_loss, state, self._split(batch), self.model.bare_arrays)
+
+    def apply(self, state: State, found: Gradients) -> tuple[State, dict[str, Mean]]:
+        """The state after the optimizer's update, and the metrics of the step."""
+        updates, opt_state = self.optimizer.update(found.gradients, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        squares = {name: _sum_of_squares(found.gradients[name]) for name in sorted(found.gradients)}
+        new = self.finish(
+            state, params=params, opt_state=opt_state, variables=found.variables, loss=found.loss.total, checked=squares
+        )
+        norm = jnp.sqrt(sum(squares.values(), jnp.float32(0)))
+        metrics = {LOSS: found.loss, GRAD_NORM: Mean.of(norm), **found.metrics}
+        if self.skips:
+            metrics[SKIPPED] = Mean.of(jnp.any(new.faults))
+        return new, metrics
+
+    def finish(
+        self,
+        state: State,
+        *,
+        params: Arrays,
+        opt_state: Any,
+        loss: jax.Array | None = None,
+        variables: Mapping[str, jax.Array] | None = None,
+        checked: Mapping[str, jax.Array] | None = None,
+    ) -> State:
+        """The state after a step: these parts, the averages, the step's number, and what was not finite.
+
+        `variables` are those of the model that have changed. `checked` has a number for each of `params` that must be
+        finite, such as the sum of the squares of its gradient; by default the sum of the squares of the parameter
+        itself.
+        """
+        numbers = checked or {name: _sum_of_squares(params[name]) for name in params}
+        observed = [jnp.float32(0) if loss is None else jnp.asarray(loss, jnp.float32)]
+        observed += [numbers.get(name, jnp.float32(0)) for name in sorted(params)]
+        faults = sharding.constrain(~jnp.isfinite(jnp.stack(observed)), sharding.replicated(self.mesh))
+        new = state.replace(
+            params=params,
+            opt_state=opt_state,
+            variables=state.variables | dict(variables or {}),
+            ema=self._averaged(state, params),
+        )
+        if self.skips:
+            failed = jnp.any(faults)
+            new = jax.tree.map(lambda old, now: jnp.where(failed, old, now), state.replace(key=0), new.replace(key=0))
+        return new.replace(step=state.step + 1, key=state.key, faults=faults)
+
+    def _averaged(self, state: State, params: Arrays) -> Arrays:
+        if self.average is None:
+            return state.ema
+        # Else the averages are near the initial parameters for the first 1 / (1 - decay) steps.
+        decay = jnp.minimum(self.average, (1.0 + state.step) / (10.0 + state.step))
+        return {
+            name: (old.astype(jnp.float32) * decay + params[name].astype(jnp.float32) * (1 - decay)).astype(old.dtype)
+            for name, old in state.ema.items()
+        }
+
+    def _split(self, batch: Any) -> Any:
+        """Rows [batch, ...] -> [accumulation_steps, microbatch_size, ...]: no row leaves its device."""
+        count, shards, axes = self.microbatching.accumulation_steps, batch_shards(self.mesh), batch_axes(self.mesh)
+
+        def split(array: jax.Array) -> jax.Array:
+            if count == 1:
+                return array[None]
+            apart = array.reshape(shards, count, -1, *array.shape[1:])
+            apart = jnp.swapaxes(apart, 0, 1)
+            apart = apart.reshape(count, -1, *array.shape[1:])
+            spec = jax.sharding.PartitionSpec(None, axes)  # type: ignore[no-untyped-call]  # untyped in JAX
+            placed: jax.Array = sharding.constrain(apart, jax.sharding.NamedSharding(self.mesh, spec))
+            return placed
+
+        return jax.tree.map(split, batch)
+
+
+def _accumulated(
+    microbatch_loss: Callable[..., Any], state: State, microbatches: Any, bare_arrays: frozenset[str]
+) -> Gradients:
+    """The sums over all `microbatches`, arrays [accumulation_steps, rows, ...]; none of `bare_arrays` may change."""
+    steps = len(jax.tree.leaves(microbatches)[0])
+    first = jax.tree.map(lambda array: array[0], microbatches), jnp.int32(0)
+
+    def changes(params: Arrays, variables: Arrays) -> Any:
+        return microbatch_loss(params, variables, *first)[1][2]
+
+    if steps == 1:
+        loss_total, backward, (weight, metrics, changed) = jax.vjp(
+            lambda params: microbatch_loss(params, state.variables, *first), state.params, has_aux=True
+        )
+        # Dividing the one cotangent is cheaper than dividing every gradient afterwards.
+        (gradients,) = backward(jnp.ones_like(loss_total) / _divisor(weight))
+        names = carried(changes, changed.keys(), state.params, state.variables, bare_arrays)
+        kept = {name: strongly_typed(changed[name]) for name in names}
+        return Gradients(gradients, Mean(loss_total, weight), metrics, kept)
+
+    _, (_, metric_shapes, changed_shapes) = jax.eval_shape(microbatch_loss, state.params, state.variables, *first)
+    names = carried(changes, changed_shapes.keys(), state.params, state.variables, bare_arrays)
+
+    def accumulate(carry: Any, microbatch: Any) -> tuple[Any, None]:
+        sums, kept = carry
+        value_and_grad = jax.value_and_grad(microbatch_loss, has_aux=True)
+        (loss_total, (weight, metrics, changed)), gradients = value_and_grad(
+            state.params, state.variables | kept, *microbatch
+        )
+        kept = {name: strongly_typed(changed[name]) for name in names}
+        return (jax.tree.map(jnp.add, sums, (Mean(loss_total, weight), metrics, gradients)), kept), None
+
+    zeros = (
+        Mean(jnp.float32(0), jnp.float32(0)),
+        jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), metric_shapes),
+        jax.tree.map(jnp.zeros_like, state.params),
+    )
+    start = zeros, {name: strongly_typed(state.variables[name]) for name in names}
+    ((loss, metrics, gradients), kept), _ = jax.lax.scan(accumulate, start, (microbatches, jnp.arange(steps)))
+    divisor = _divisor(loss.weight)
+    return Gradients(jax.tree.map(lambda array: (array / divisor).astype(array.dtype), gradients), loss, metrics, kept)
+
+
+def _divisor(weight: jax.Array) -> jax.Array:
+    """A batch without any weight has no gradient, and its loss is NaN."""
+    return jnp.where(weight == 0, 1, weight)
+
+
+def _sum_of_squares(array: jax.Array) -> jax.Array:
+    if jnp.iscomplexobj(array):
+        array = jnp.abs(array)
+    # The square of a float16 above 255 is infinite. Written as Optax writes it, so that it is computed once for both.
+    return jnp.sum(array.astype(jnp.float32) ** 2)

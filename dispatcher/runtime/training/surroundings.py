@@ -1,0 +1,52 @@
+"""What "bit for bit" depends on beside the code and the data: the devices, XLA's flags, the versions of JAX."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+import jax
+
+if TYPE_CHECKING:
+    from dispatcher.runtime.execution import ExecutionSpec
+
+COMPILED: Final = "compiled"
+CACHE: Final = "jax_compilation_cache_dir"
+
+_log = logging.getLogger(__name__)
+
+
+def found() -> dict[str, Any]:
+    """What is saved with each checkpoint. The number of processes is not among it: it changes no bits."""
+    first = jax.devices()[0]
+    return {
+        "chip": first.device_kind,
+        "devices": jax.device_count(),
+        "jax": jax.__version__,
+        "jaxlib": version("jaxlib"),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is different now, in words."""
+    changed = [name for name in now if name in saved and saved[name] != now[name]]
+    return [f"{name} {saved[name]!r} then, {now[name]!r} now" for name in changed]
+
+
+def tell_differences(saved: Any, where: str) -> None:
+    """Log what is different from when the checkpoint `where` was saved."""
+    changed = differences(saved, found()) if isinstance(saved, Mapping) else []
+    if changed:
+        _log.warning("%s: the training goes on, but not bit for bit as before: %s", where, "; ".join(changed))
+
+
+def keep_compiled(spec: ExecutionSpec) -> None:
+    """On accelerators, keep compiled programs for later attempts and other jobs, unless the user has set a place."""
+    if spec.hardware.platform == "cpu" or getattr(jax.config, CACHE) is not None:
+        return
+    place = spec.hardware.cluster.root / COMPILED / f"jaxlib-{version('jaxlib')}"
+    jax.config.update(CACHE, str(place))  # type: ignore[no-untyped-call]  # untyped in JAX

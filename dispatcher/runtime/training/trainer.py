@@ -1,0 +1,468 @@
+"""Trainer: a training of any model, on any mesh, from any data, that resumes bit for bit."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Generic, Literal, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+
+from dispatcher.errors import ConfigError
+from dispatcher.runtime import collectives
+from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
+from dispatcher.runtime.configuration import configure
+from dispatcher.runtime.execution import Topology
+from dispatcher.runtime.jobs.basic import RESULT, Row
+from dispatcher.runtime.jobs.batch_size_finder import FoundBatchSize, find_batch_size
+from dispatcher.runtime.jobs.restoreable import RestoreableJob
+from dispatcher.runtime.metrics import MetricsLog
+from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
+from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
+from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
+from dispatcher.runtime.sharding import shape
+from dispatcher.runtime.training import divergence, surroundings
+from dispatcher.runtime.training.compiled import Block
+from dispatcher.runtime.training.config import AUTO, Microbatching, TrainingConfig
+from dispatcher.runtime.training.data import Reader, Source, Streamed, check_source, make_reader, on_mesh
+from dispatcher.runtime.training.evaluation import Evaluator, check_best
+from dispatcher.runtime.training.loop import BEST_NAME, Loop
+from dispatcher.runtime.training.placement import batch_shards, make_mesh, tracing
+from dispatcher.runtime.training.policy import Policy
+from dispatcher.runtime.training.setup import Setup
+from dispatcher.runtime.training.state import MODEL, State
+from dispatcher.runtime.training.step import LEARNING_RATE, LOSS
+from dispatcher.runtime.training.values import Mean, Value, loss_and_metrics, read
+
+C = TypeVar("C")
+M = TypeVar("M", bound=nnx.Module)
+
+_log = logging.getLogger(__name__)
+
+
+class Trainer(RestoreableJob[C], Generic[C, M]):
+    """A training that resumes bit for bit, whatever ended the attempt before. The user writes:
+
+        @job("lab/digits")
+        class Digits(Trainer):
+            BEST = ("held_out/accuracy", "max")
+
+            def make_model(self, rngs):
+                return Classifier(rngs=rngs)
+
+            def data(self):
+                return Arrays({"image": images, "label": labels})
+
+            def evaluations(self):
+                return {"held_out": Arrays({"image": other_images, "label": other_labels})}
+
+            def loss(self, model, batch, rngs):
+                logits = model(batch["image"])
+                losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+                return losses, {"accuracy": logits.argmax(-1) == batch["label"]}
+
+    A loss and a metric are a `Value`: float[rows], a value for each row, or (totals, weights), float[rows] each, whose
+    mean is the sum of all totals over the sum of all weights. A loss may also be float[], the mean over the rows of a
+    batch without padding.
+
+    `TRAINABLE` is the nnx filter of the variables that are trained. `BEST` names the metric of an evaluation by which
+    the checkpoint `best` is chosen, and whether its smallest or largest value is the best; it is not used where there
+    are no evaluations. `AXIS_RULES` map the logical axes of the model's partition specs to axes of the mesh. `UNIT` is
+    what the weights of the loss count, for the metric `speed/UNIT_per_s`.
+
+    `state` is the training state, `steps_done` the number of steps made.
+    """
+
+    CONFIG: type[Any] = TrainingConfig
+    TRAINABLE: ClassVar[nnx.filterlib.Filter] = nnx.Param
+    BEST: ClassVar[tuple[str, Literal["min", "max"]] | None] = ("held_out/loss", "min")
+    AXIS_RULES: ClassVar[Mapping[str, Any]] = {}
+    UNIT: ClassVar[str] = "rows"
+
+    def __init__(self, spec: Any) -> None:
+        super().__init__(spec)
+        self.training = configure(TrainingConfig)
+        self._optimization = configure(OptimizerConfig), configure(ScheduleConfig)
+        self.topology: Topology = spec.topology or Topology.detect()
+        self.state: State | None = None
+        self.steps_done = 0
+        # The latest metrics, and the step and the value of the best checkpoint.
+        self.measured: dict[str, float] = {}
+        self.best: tuple[int, float] | None = None
+        # Of the next batch in the data; metrics of this step when its evaluation was interrupted.
+        self.position: Any = None
+        self.pending_metrics: dict[str, float] | None = None
+        self._setup: Setup | None = None
+        self._evaluator: Evaluator | None = None
+        self._found_batch_size: FoundBatchSize | None = None
+
+    # What a user writes or replaces.
+
+    @classmethod
+    def config(cls) -> list[type[Any]]:
+        classes = (cls.CONFIG, TrainingConfig, OptimizerConfig, ScheduleConfig, *cls.model_classes())
+        return list(dict.fromkeys(classes))
+
+    def make_model(self, rngs: nnx.Rngs) -> M:
+        """A new model; called inside jit."""
+        raise NotImplementedError(
+            f"{type(self).__qualname__} has no make_model(self, rngs): return a Flax module in it"
+        )
+
+    def data(self) -> Source | Streamed:
+        """The rows to train on."""
+        raise NotImplementedError(f"{type(self).__qualname__} has no data(self), which returns the rows to train on")
+
+    def loss(self, model: M, batch: Any, rngs: nnx.Rngs) -> Value | tuple[Value, dict[str, Value]]:
+        """The loss of the rows of a batch, or the loss and metrics by name; traced.
+
+        `rngs` has other keys in each step and microbatch. What the pass changes of the model's variables is kept.
+        """
+        raise NotImplementedError(f"{type(self).__qualname__} has no loss(self, model, batch, rngs)")
+
+    def evaluations(self) -> Mapping[str, Source]:
+        """The sources of rows to evaluate on, by name; none by default."""
+        return {}
+
+    def evaluate(self, model: M, batch: Any) -> Mapping[str, Value]:
+        """The metrics of the rows of a batch; traced, with the model in evaluation mode. By default those of `loss`.
+
+        What the pass changes of the model's variables is dropped. The random keys that the default gives to `loss` are
+        the same each time.
+        """
+        value, metrics = loss_and_metrics(self.loss(model, batch, nnx.Rngs(self.training.seed)))
+        return {LOSS: value, **metrics}
+
+    def schedule(self) -> optax.Schedule:
+        """The learning rate by step; by default the one that `optimization` in the configuration describes."""
+        return make_schedule(self._optimization[1], self.training.steps)
+
+    def optimizer(self) -> optax.GradientTransformation:
+        """The optimizer; by default the one that `optimization` in the configuration describes."""
+        return make_optimizer(self._optimization[0], self.schedule())
+
+    def init_optimizer(self, params: Arrays) -> Any:
+        """The optimizer's first state; replaced by a `step` that does not use `optimizer`, or uses several. Traced."""
+        return self.optimizer().init(params)
+
+    def step(self, state: State, batch: Any) -> tuple[State, Mapping[str, Mean]]:
+        """The state after one step on a batch [batch_size, ...], and its metrics; traced.
+
+        By default gradients of `loss` over all microbatches, then `optimizer`. An own one may use `gradients`, `merge`
+        and `finish` of `self.setup.updater`.
+        """
+        updater = self.setup.updater
+        return updater.apply(state, updater.gradients(state, batch, self.loss))
+
+    def flops(self, batch: Any) -> float | None:
+        """The operations of a step on a batch of such shapes, [batch_size, ...], for `speed/mfu`; None: unknown."""
+        return None
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Called after each step, one block late, on every process; does nothing by default."""
+
+    def start_from(self) -> Mapping[str, Any]:
+        """Arrays by their names in the model that replace newly initialized ones; none by default."""
+        return {}
+
+    def retention(self) -> Retention:
+        return self.training.retention
+
+    def result(self) -> Row | None:
+        """The row of the results table; by default the number of steps and the latest metrics, without speeds."""
+        kept = {name: value for name, value in self.measured.items() if not name.startswith("speed/")}
+        if self.best is None or self.BEST is None:
+            return {"steps": self.steps_done, **kept}
+        return {"steps": self.steps_done, **kept, "best_step": self.best[0], f"best_{self.BEST[0]}": self.best[1]}
+
+    # What it does.
+
+    @property
+    def done(self) -> bool:
+        latest = type(self).latest(self.spec)
+        return latest is not None and latest.step >= self.training.steps and self.saved_row() is not None
+
+    def run(self) -> Row | None:
+        """Train from the last checkpoint to the last step; exits with 75 when the job is preempted."""
+        self.prepare()
+        found = self._found_batch_size
+        with found.forget_on_oom() if found is not None else contextlib.nullcontext():
+            self._resume_or_begin()
+            reader = self._reader()
+            if self.main_process():
+                # The result of a shorter training would count as this one's as soon as the last step is saved.
+                self.spec.result_path(RESULT).unlink(missing_ok=True)
+            with self._open_log() as log:
+                if self._preemption is not None:
+                    self._preemption.defer_exit(self.training.preemption_timeout_s)
+                policy = self._policy()
+                self.evaluator.is_exiting = policy.is_exiting
+                try:
+                    Loop(self, reader, log, policy).run()
+                finally:
+                    self.evaluator.is_exiting = lambda: False
+                # A failure to commit the last step is raised in here, like any other.
+                self.wait()
+        return self.result()
+
+    def update(self, batch: Any) -> dict[str, float]:
+        """Make one step by hand on a batch of host arrays [batch_size, ...], with the bits of `run`; its metrics."""
+        self.begin()
+        placed = on_mesh(batch, self.setup.mesh)
+        block = self.run_block(placed, 1, Policy(self.setup.mesh).requested)
+        return read({name: jax.tree.map(lambda numbers: numbers[0], mean) for name, mean in block.metrics.items()})
+
+    def evaluated(self) -> dict[str, float]:
+        """The metrics of the current model on all `evaluations`, by `EVALUATION/METRIC`."""
+        return self.evaluator(self.model_to_evaluate())
+
+    def restore_from_path(self, rel_path: str) -> None:
+        """Continue a training of the same model: state, step, position in the data, random state.
+
+        From another run's checkpoint the search for the best checkpoint starts over.
+        """
+        self.prepare()
+        self._take_over(self.load_from_path(rel_path, self.setup.layout.abstract.tree))
+        if not rel_path.startswith(self.path_of("")):
+            self.best = self.pending_metrics = None
+
+    def load_model(self, rel_path: str, like: Any = None) -> Arrays:
+        """The arrays of the model in another training's checkpoint, by name: for `start_from`.
+
+        `like(rngs)` makes a model like that one, where this training's model differs.
+        """
+        setup = self.setup
+        if like is None:
+            model = setup.layout.model
+        else:
+            with tracing(setup.mesh, setup.placement.rules):
+                model = AbstractModel.of(eval_shape(lambda: like(nnx.Rngs(self.training.seed))))
+        restored = self.load_from_path(rel_path, {MODEL: setup.placement.abstract_arrays(model)}, partial=True)
+        if like is None:
+            self.check_model(restored)
+        arrays: Arrays = restored.tree[MODEL]
+        return arrays
+
+    # Its parts.
+
+    def prepare(self) -> None:
+        """Set up the mesh, the form of the model, the optimizer and the compiled functions; no arrays are made."""
+        if self._setup is not None:
+            return
+        surroundings.keep_compiled(self.spec)
+        mesh = make_mesh(self.topology, self.training.mesh)
+        # First of all: the search for a batch size needs devices on which this process holds nothing.
+        microbatching = self._choose_microbatching(batch_shards(mesh))
+        self._prepare(mesh, microbatching)
+
+    def _prepare(self, mesh: Any, microbatching: Microbatching) -> None:
+        self._setup = setup = Setup.of(self, mesh, microbatching)
+        sources = dict(self.evaluations())
+        for name, source in sources.items():
+            check_source(source, f"evaluations()[{name!r}]")
+        self._evaluator = Evaluator(setup.compiled, sources, mesh, microbatching.microbatch_size)
+        check_best(self.BEST, self._evaluator.names() if self.BEST is not None else [])
+        if self.main_process():
+            _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table())
+
+    def begin(self) -> None:
+        """Prepare, and make the state unless one was restored."""
+        self.prepare()
+        if self.state is None:
+            self.state = self.fresh_state()
+
+    def fresh_state(self) -> State:
+        """The state at step 0."""
+        setup = self.setup
+        with tracing(setup.mesh, setup.placement.rules):
+            state = setup.layout.new()
+        arrays = self.start_from()
+        unknown = sorted(arrays.keys() - setup.layout.places.keys())
+        if unknown:
+            raise ConfigError(f"the model has no arrays {', '.join(unknown)}")
+        params, variables = setup.layout.split(setup.layout.on_mesh(arrays))
+        averages = {name: jnp.array(array) for name, array in params.items() if name in state.ema}
+        return state.replace(
+            params=state.params | params, variables=state.variables | variables, ema=state.ema | averages
+        )
+
+    def probe_batch_size(self, per_device: int, accumulation_steps: int) -> None:
+        """Make two steps with `per_device` rows at a time on each device, to see whether they fit into memory."""
+        mesh = make_mesh(self.topology, self.training.mesh)
+        size = per_device * batch_shards(mesh)
+        self._prepare(mesh, Microbatching(accumulation_steps, size))
+        self.begin()
+        reader = make_reader(self.data(), accumulation_steps * size, mesh, seed=self.training.seed)
+        host, _ = reader.read(1)
+        for _ in range(2):
+            self.run_block(reader.on_devices(host, mesh, 1), 1, Policy(mesh).requested)
+        jax.block_until_ready(self.live_state)  # type: ignore[no-untyped-call]
+
+    @property
+    def setup(self) -> Setup:
+        """The mesh, the form of the model and the compiled functions; prepared on first use."""
+        self.prepare()
+        assert self._setup is not None, "prepare makes it"
+        return self._setup
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """Evaluates arrays of the model."""
+        self.prepare()
+        assert self._evaluator is not None, "prepare makes it"
+        return self._evaluator
+
+    @property
+    def live_state(self) -> State:
+        """The current state; the next step deletes its arrays."""
+        assert self.state is not None, "call begin() first"
+        return self.state
+
+    @property
+    def axis_rules(self) -> Mapping[str, Any]:
+        """The rules of the logical axes: AXIS_RULES, and those of the configuration over them."""
+        return {**self.AXIS_RULES, **self.training.axis_rules}
+
+    @property
+    def reads_each_step(self) -> bool:
+        """Whether `on_step` is replaced, so that the metrics of each step are read."""
+        return type(self).on_step is not Trainer.on_step
+
+    @property
+    def configuration_in_force(self) -> Any:
+        """The configuration that the trainer was made with."""
+        return self._config or {}
+
+    def model_to_evaluate(self) -> Arrays:
+        """The arrays of the model with which evaluations compute: with averaged parameters where there are any."""
+        state = self.live_state
+        return {**state.params, **state.ema} | state.variables
+
+    def run_block(self, batch: Any, steps: int, requested: jax.Array) -> Block:
+        """Make `steps` steps on a batch that is on the devices."""
+        self.state, block = self.setup.compiled.steps(self.live_state, batch, requested, steps=steps)
+        self.steps_done += steps
+        return block
+
+    def step_flops(self, batch: Any, steps: int) -> float | None:
+        """The operations of one step of a block."""
+        one = 0 if steps == 1 else 1
+        return self.flops(jax.tree.map(lambda array: shape(array.shape[one:], array.dtype), batch))
+
+    def extra_metrics(self, step: int) -> dict[str, float]:
+        """The learning rate that the step has used, where the default optimizer is in force."""
+        if type(self).optimizer is not Trainer.optimizer or type(self).step is not Trainer.step:
+            return {}
+        return {LEARNING_RATE: float(self.schedule()(np.int32(step - 1)))}
+
+    def save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None:
+        """Begin to save everything that the next step depends on; a checkpoint with a `name` is not resumable.
+
+        `pending_metrics` are logged once this step is evaluated. FloatingPointError when the state is not finite.
+        """
+        faults = self.setup.compiled.nonfinite_arrays(self.live_state)
+        if faults:
+            raise divergence.state_error(faults, self.steps_done, self.training.steps, self.last_saved())
+        measured = self.measured | dict(pending_metrics or {})
+        self.save(
+            name or f"step-{self.steps_done:08d}",
+            self.live_state.tree,
+            step=self.steps_done,
+            metadata={
+                "best": self.best,
+                "measured": self.measured,
+                "pending_metrics": pending_metrics,
+                "surroundings": surroundings.found(),
+            },
+            metrics={key: value for key, value in measured.items() if math.isfinite(value)},
+            beside=Contents(position=self.position, random=RandomState.capture(self.live_state.key)),
+            resumable=name is None,
+        )
+
+    def last_saved(self) -> str | None:
+        """The URL of the last checkpoint, None when nothing was saved yet. Collective."""
+        self.wait()
+        latest: str | None = collectives.broadcast_result(self._latest_url)
+        return latest
+
+    def _latest_url(self) -> str | None:
+        latest = type(self).latest(self.spec)
+        return None if latest is None else latest.url
+
+    def _reader(self) -> Reader:
+        return make_reader(
+            self.data(), self.training.batch_size, self.setup.mesh, seed=self.training.seed, position=self.position
+        )
+
+    def _policy(self) -> Policy:
+        # The clock of one process decides for all.
+        interval_s = self.training.save_interval_s if self.main_process() else None
+        return Policy(self.setup.mesh, self._preemption, interval_s=interval_s, saving=lambda: self.saving)
+
+    def _choose_microbatching(self, shards: int) -> Microbatching:
+        training = self.training
+        if training.per_device_batch_size != AUTO:
+            return Microbatching.of(training.batch_size, training.per_device_batch_size, shards)
+        self._found_batch_size = find_batch_size(
+            type(self),
+            self.configuration_in_force,
+            self.spec,
+            self.topology,
+            shards=shards,
+            batch_size=training.batch_size,
+        )
+        return Microbatching.within(training.batch_size, self._found_batch_size.rows, shards)
+
+    def _resume_or_begin(self) -> None:
+        """Resume from this job's latest checkpoint; without one, keep what was restored or make the state."""
+        resumed = self.resume(self.setup.layout.abstract.tree)
+        if resumed is not None:
+            self._take_over(resumed)
+            if self.best is not None and not collectives.broadcast_result(self._has_best):
+                # The run was rewound to before the best checkpoint, which is gone: the search starts over.
+                self.best = None
+            _log.info("%s: resuming from step %d of %d", self.spec.name, self.steps_done, self.training.steps)
+        self.begin()
+
+    def _has_best(self) -> bool:
+        """Whether there is a checkpoint `best` of the best step or of a later one."""
+        found = [ref for ref in type(self).checkpoints(self.spec) if ref.name == BEST_NAME]
+        return self.best is not None and any(ref.step >= self.best[0] for ref in found)
+
+    def _take_over(self, restored: Restored) -> None:
+        """Continue from what a checkpoint holds."""
+        self.check_model(restored)
+        contents, layout = restored.contents, self.setup.layout
+        metadata = contents.metadata
+        surroundings.tell_differences(metadata.get("surroundings"), restored.ref.url)
+        key = contents.random.restore() if contents.random is not None else None
+        key = jax.random.key(self.training.seed) if key is None else key
+        step = jax.device_put(np.int32(restored.ref.step), layout.shardings.step)
+        self.state = layout.with_tree(restored.tree, step, jax.device_put(key, layout.shardings.key))
+        self.steps_done = restored.ref.step
+        self.measured = dict(metadata.get("measured") or {})
+        self.best = (metadata["best"][0], metadata["best"][1]) if metadata.get("best") else None
+        self.pending_metrics = metadata.get("pending_metrics")
+        self.position = contents.position
+
+    @contextlib.contextmanager
+    def _open_log(self) -> Iterator[MetricsLog | None]:
+        """The metrics log of this attempt on the first process, None on the others."""
+        if not self.main_process():
+            yield None
+            return
+        with contextlib.ExitStack() as stack:
+            sinks: tuple[Any, ...] = ()
+            if self.training.wandb:
+                from dispatcher.runtime.wandb_log import WandbLog
+
+                sinks = (stack.enter_context(contextlib.closing(WandbLog(self.spec))),)
+            # The line of a step whose evaluation is pending is written again.
+            resumed_step = self.steps_done if self.pending_metrics is None else self.steps_done - 1
+            yield stack.enter_context(MetricsLog.of(self.spec, resumed_step=resumed_step, sinks=sinks))

@@ -1,0 +1,83 @@
+"""Values per row, and their weighted means over microbatches, devices and evaluation batches.
+
+A mean of means is wrong as soon as the parts have different weights: a batch of padded rows, a microbatch with fewer
+tokens. So a loss and a metric return what each row has, totals and weights are added up, and the division comes last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# float[rows], a value per row; or two of these: totals and weights. In a batch without padding also float[], a mean.
+Value = jax.Array | tuple[jax.Array, jax.Array]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Mean:
+    """A mean that can be added up: float32[] each; over no weight it is NaN."""
+
+    total: jax.Array
+    weight: jax.Array
+
+    @classmethod
+    def of(cls, value: Any) -> Mean:
+        """A single number, such as a norm."""
+        return cls(jnp.asarray(value, jnp.float32), jnp.float32(1))
+
+    def __add__(self, other: Mean) -> Mean:
+        return Mean(self.total + other.total, self.weight + other.weight)
+
+    @property
+    def value(self) -> jax.Array:
+        return self.total / self.weight
+
+
+def total(name: str, value: Any, rows: int, real: jax.Array | None) -> Mean:
+    """The sum over a batch of `rows` rows of the metric or loss `name`.
+
+    `real` is bool[rows], false for rows that are padding: they are zeroed; None: there are none. TypeError when the
+    value has another shape than a `Value`.
+    """
+    totals, weights = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
+    totals = jnp.asarray(totals)
+    if weights is None and totals.ndim == 0:
+        if real is not None:
+            raise TypeError(
+                f"{name}: a single number for a batch in which rows are padded: return a value for each row, "
+                f"float[{rows}], or (totals, weights), so that padded rows do not count"
+            )
+        return Mean(totals.astype(jnp.float32) * rows, jnp.float32(rows))
+    weights = jnp.ones(totals.shape, jnp.float32) if weights is None else jnp.asarray(weights)
+    if totals.shape != (rows,) or weights.shape != (rows,):
+        shapes = f"{totals.dtype}{list(totals.shape)}"
+        if isinstance(value, tuple):
+            shapes = f"({shapes}, {weights.dtype}{list(weights.shape)})"
+        raise TypeError(
+            f"{name}: {shapes} for a batch of {rows} rows: expected a value for each row, float[{rows}], or totals and "
+            f"weights of each row, (float[{rows}], float[{rows}]): sum over all other axes"
+        )
+    totals, weights = totals.astype(jnp.float32), jax.lax.stop_gradient(weights.astype(jnp.float32))
+    if real is not None:
+        # `where`, not a product: a padded row may be NaN.
+        totals, weights = jnp.where(real, totals, 0), jnp.where(real, weights, 0)
+    return Mean(jnp.sum(totals), jnp.sum(weights))
+
+
+def loss_and_metrics(returned: Any) -> tuple[Value, dict[str, Value]]:
+    """What a loss returned, as its value and the metrics beside it."""
+    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping):
+        return returned[0], dict(returned[1])
+    return returned, {}
+
+
+def read(means: Mapping[str, Mean]) -> dict[str, float]:
+    """The means as numbers, read from the devices with one transfer."""
+    host = jax.device_get(dict(means))
+    return {name: float(mean.total) / float(mean.weight) if mean.weight else math.nan for name, mean in host.items()}

@@ -1,0 +1,155 @@
+"""Batches from sources and streams: which rows, in what order, from where a training goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from dispatcher.errors import ConfigError
+from dispatcher.runtime.execution import Topology
+from dispatcher.runtime.training.data import (
+    Arrays,
+    Loader,
+    Source,
+    Streamed,
+    evaluation_batches,
+    make_reader,
+    read_batch,
+)
+from dispatcher.runtime.training.placement import make_mesh
+
+pytestmark = pytest.mark.demo
+
+ROWS = 10
+
+
+def source() -> Arrays:
+    return Arrays({"x": np.arange(ROWS * 2).reshape(ROWS, 2), "y": np.arange(ROWS)})
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Any:
+    return make_mesh(Topology((jax.devices()[0],)), {})
+
+
+def taken(data: Any, mesh: Any, calls: list[int], *, position: Any = None, ahead: int = 2) -> tuple[list[int], Any]:
+    """The labels of the batches of 4 rows that so many steps at a time give, and the position after them."""
+    loader = Loader(make_reader(data, 4, mesh, seed=1, position=position), mesh, ahead=ahead)
+    found: list[int] = []
+    try:
+        for number, steps in enumerate(calls):
+            loaded = loader.take(steps, calls[number + 1 :])
+            found += np.asarray(loaded.batch["y"]).reshape(-1).tolist()
+            position = loaded.position
+    finally:
+        loader.close()
+    return found, position
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_batches_cover_every_epoch_and_go_on_where_a_training_stood(mesh: Any, ahead: int) -> None:
+    whole, end = taken(source(), mesh, [1] * 5, ahead=ahead)
+    assert sorted(whole[:10]) == sorted(whole[10:20]) == list(range(10))
+    assert end == {"samples": 20, "rows": 10}
+    first, position = taken(source(), mesh, [1, 1], ahead=ahead)
+    rest, _ = taken(source(), mesh, [1, 1, 1], position=position, ahead=ahead)
+    assert first + rest == whole
+
+
+def test_several_steps_at_a_time_have_the_same_rows(mesh: Any) -> None:
+    assert taken(source(), mesh, [3, 2]) == taken(source(), mesh, [1] * 5)
+    loader = Loader(make_reader(source(), 4, mesh, seed=1), mesh, ahead=0)
+    assert {name: array.shape for name, array in loader.take(3).batch.items()} == {"x": (3, 4, 2), "y": (3, 4)}
+    loader.close()
+
+
+def test_what_is_a_source() -> None:
+    assert isinstance(np.zeros((3, 2)), Source)
+    assert isinstance([1, 2], Source)
+    assert read_batch([{"a": 1}, {"a": 2}], np.array([1, 0]))["a"].tolist() == [2, 1]
+
+    class Many(list[Any]):
+        def __getitems__(self, indices: list[int]) -> list[Any]:
+            return [f"{index}" for index in indices]
+
+    assert read_batch(Many(["a"] * 9), np.array([7, 8])).tolist() == ["7", "8"]
+
+
+def test_rows_of_different_shapes_are_refused() -> None:
+    rows = [{"text": np.zeros(3)}, {"text": np.zeros(4)}]
+    with pytest.raises(ConfigError, match=r"different shapes: \{'text': \[3\]\} and \{'text': \[4\]\}: pad them"):
+        read_batch(rows, np.array([0, 1]))
+
+
+def test_the_last_batch_of_an_evaluation_is_padded(mesh: Any) -> None:
+    batches = list(evaluation_batches(source(), 4, mesh))
+    labels = [np.asarray(batch["y"]).tolist() for batch, _ in batches]
+    assert labels == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 9, 9]]
+    assert [np.asarray(real).tolist() for _, real in batches] == [[True] * 4, [True] * 4, [True, True, False, False]]
+
+
+def test_a_position_in_other_data_is_refused(mesh: Any) -> None:
+    _, position = taken(source(), mesh, [1])
+    with pytest.raises(ConfigError, match="the data has 9 rows, but the training that is resumed had 10"):
+        taken(Arrays({"y": np.arange(9)}), mesh, [1], position=position)
+    with pytest.raises(ConfigError, match="resumed read a Source, and data\\(\\) returns a Streamed now"):
+        taken(Streamed(Counting()), mesh, [1], position=position)
+    with pytest.raises(ConfigError, match="the data has no rows"):
+        taken([], mesh, [1])
+    for wrong in ({"x": np.zeros(3)}, object()):
+        with pytest.raises(ConfigError, match=r"data\(\) is (dict|object): expected a Source, which has len"):
+            make_reader(wrong, 4, mesh, seed=0)
+
+
+class Counting:
+    """An endless stream whose state is the number of rows given."""
+
+    def __init__(self, *, as_bytes: bool = False) -> None:
+        self._given = 0
+        self._as_bytes = as_bytes
+
+    def __iter__(self) -> Counting:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        self._given += 1
+        return {"y": np.int64(self._given - 1)}
+
+    def get_state(self) -> Any:
+        return str(self._given).encode() if self._as_bytes else {"given": self._given}
+
+    def set_state(self, state: Any) -> None:
+        self._given = int(state) if self._as_bytes else state["given"]
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+def test_a_stream_goes_on_from_its_state_not_from_what_was_read_ahead(mesh: Any, as_bytes: bool) -> None:
+    whole, _ = taken(Streamed(Counting(as_bytes=as_bytes)), mesh, [1] * 5)
+    assert whole == list(range(20))
+    loader = Loader(make_reader(Streamed(Counting(as_bytes=as_bytes)), 4, mesh, seed=0), mesh, ahead=3)
+    position = loader.take(1, [1, 1, 1]).position
+    loader.close()
+    rest, _ = taken(Streamed(Counting(as_bytes=as_bytes)), mesh, [1, 1], position=position)
+    assert rest == list(range(4, 12))
+
+
+def test_a_stream_is_resumed_on_as_many_processes(mesh: Any) -> None:
+    _, position = taken(Streamed(Counting()), mesh, [1])
+    with pytest.raises(ConfigError, match="resumed on as many processes as it was saved on: 2, not 1"):
+        taken(Streamed(Counting()), mesh, [1], position={**position, "processes": 2})
+    with pytest.raises(ConfigError, match="has no get_state and set_state"):
+        taken(Streamed(iter([1, 2])), mesh, [1])
+
+
+def test_an_error_of_the_data_arrives_where_its_batch_is_taken(mesh: Any) -> None:
+    class Broken(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            raise OSError("the disk is gone")
+
+    loader = Loader(make_reader(Broken([1, 2, 3, 4]), 4, mesh, seed=0), mesh, ahead=1)
+    with pytest.raises(OSError, match="the disk is gone"):
+        loader.take(1)
+    loader.close()

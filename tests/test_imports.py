@@ -174,8 +174,8 @@ def test_imports_follow_the_layers() -> None:
         ("pod.run", "report.overview"),
         ("pod.run", "outlets.local.outlet"),
         ("run_state.store", "outlets.base"),
-        ("runtime.step", "config"),
-        ("cli.status", "runtime.step"),
+        ("runtime.training.step", "config"),
+        ("cli.status", "runtime.training.step"),
     ],
 )
 def test_an_import_against_the_layers_is_found(module: str, name: str) -> None:

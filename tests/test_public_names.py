@@ -156,12 +156,8 @@ report_progress(step: int, of: int, **metrics: float) -> None
 report_result(**values: float | str) -> None
 """,
     "dispatcher.runtime": """
-class Trainer(TrainingSetup)
-Trainer.__init__(self, spec: Any) -> None
-Trainer.done
-Trainer.restore_from_path(self, rel_path: str) -> None
-Trainer.result(self) -> Row | None
-Trainer.run(self) -> Row | None
+class Arrays
+Arrays.__init__(self, tree: Any) -> None
 class BasicJob
 BasicJob.__init__(self, spec: ExecutionSpec) -> None
 BasicJob.checked_config(cls, *layers: Config | Mapping[str, Any], where: str = 'configuration', complete: bool = True) -> Config
@@ -194,6 +190,7 @@ CheckpointedJob.retention(self) -> Retention | None
 CheckpointedJob.rewind(self, suffix: str) -> None
 CheckpointedJob.save(self, suffix: str, pytree: Any, **how: Any) -> CheckpointRef
 CheckpointedJob.save_from_path(self, rel_path: str, pytree: Any, *, step: int = 0, metadata: Mapping[str, Any] | None = None, metrics: Mapping[str, float] | None = None, beside: Contents | None = None, resumable: bool = False) -> CheckpointRef
+CheckpointedJob.saving
 CheckpointedJob.wait(self) -> None
 CheckpointedJob.PREEMPTION_TIMEOUT_S: float
 class InferenceJob(RestoreableJob)
@@ -212,6 +209,12 @@ InferenceJob.pad(self, texts: Sequence[Sequence[int]], *, seq_len: int = 0) -> P
 InferenceJob.restore_from_path(self, rel_path: str) -> None
 InferenceJob.rollout(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, *, temperature: float = 0.0, stop_token: int | None = None, seed: int = 0) -> list[list[int]]
 InferenceJob.MODEL: type[Any]
+class Mean
+Mean.__init__(self, total: jax.Array, weight: jax.Array) -> None
+Mean.of(cls, value: Any) -> Mean
+Mean.value
+Mean.total: jax.Array
+Mean.weight: jax.Array
 class RestoreableJob(CheckpointedJob)
 RestoreableJob.check_model(self, restored: Restored) -> None
 RestoreableJob.checkpoints(cls, spec: ExecutionSpec) -> list[CheckpointRef]
@@ -221,6 +224,68 @@ RestoreableJob.latest(cls, spec: ExecutionSpec) -> CheckpointRef | None
 RestoreableJob.register(self, suffix: str) -> CheckpointRef
 RestoreableJob.restore(self, suffix: str) -> None
 RestoreableJob.restore_from_path(self, rel_path: str) -> None
+class Source
+Source.__init__(self, *args, **kwargs)
+class State
+State.__init__(self, step: jax.Array, key: jax.Array, params: Arrays, variables: Arrays, opt_state: Any, ema: Arrays, faults: jax.Array) -> None
+State.model
+State.replace(self, **changes: Any) -> State
+State.tree
+State.step: jax.Array
+State.key: jax.Array
+State.params: Arrays
+State.variables: Arrays
+State.opt_state: Any
+State.ema: Arrays
+State.faults: jax.Array
+class Streamed
+Streamed.__init__(self, rows: Any) -> None
+Streamed.rows: Any
+class Trainer(RestoreableJob)
+Trainer.__init__(self, spec: Any) -> None
+Trainer.axis_rules
+Trainer.begin(self) -> None
+Trainer.config(cls) -> list[type[Any]]
+Trainer.configuration_in_force
+Trainer.data(self) -> Source | Streamed
+Trainer.done
+Trainer.evaluate(self, model: M, batch: Any) -> Mapping[str, Value]
+Trainer.evaluated(self) -> dict[str, float]
+Trainer.evaluations(self) -> Mapping[str, Source]
+Trainer.evaluator
+Trainer.extra_metrics(self, step: int) -> dict[str, float]
+Trainer.flops(self, batch: Any) -> float | None
+Trainer.fresh_state(self) -> State
+Trainer.init_optimizer(self, params: Arrays) -> Any
+Trainer.last_saved(self) -> str | None
+Trainer.live_state
+Trainer.load_model(self, rel_path: str, like: Any = None) -> Arrays
+Trainer.loss(self, model: M, batch: Any, rngs: nnx.Rngs) -> Value | tuple[Value, dict[str, Value]]
+Trainer.make_model(self, rngs: nnx.Rngs) -> M
+Trainer.model_to_evaluate(self) -> Arrays
+Trainer.on_step(self, step: int, metrics: Mapping[str, float]) -> None
+Trainer.optimizer(self) -> optax.GradientTransformation
+Trainer.prepare(self) -> None
+Trainer.probe_batch_size(self, per_device: int, accumulation_steps: int) -> None
+Trainer.reads_each_step
+Trainer.restore_from_path(self, rel_path: str) -> None
+Trainer.result(self) -> Row | None
+Trainer.retention(self) -> Retention
+Trainer.run(self) -> Row | None
+Trainer.run_block(self, batch: Any, steps: int, requested: jax.Array) -> Block
+Trainer.save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None
+Trainer.schedule(self) -> optax.Schedule
+Trainer.setup
+Trainer.start_from(self) -> Mapping[str, Any]
+Trainer.step(self, state: State, batch: Any) -> tuple[State, Mapping[str, Mean]]
+Trainer.step_flops(self, batch: Any, steps: int) -> float | None
+Trainer.update(self, batch: Any) -> dict[str, float]
+Trainer.CONFIG: type[Any]
+Trainer.TRAINABLE: ClassVar[nnx.filterlib.Filter]
+Trainer.BEST: ClassVar[tuple[str, Literal['min', 'max']] | None]
+Trainer.AXIS_RULES: ClassVar[Mapping[str, Any]]
+Trainer.UNIT: ClassVar[str]
+Value
 field(place: str, *, default: Any = MISSING, default_factory: Callable[[], Any] | Any = MISSING, renamed_from: str | Sequence[str] = (), **options: Any) -> Any
 job(key: str) -> Callable[[J], J]
 """,
@@ -255,38 +320,7 @@ class UsageError(DispatcherError)
 local(root: str | os.PathLike[str], name: str = 'local', project: str | None = None, group: str | None = None, *, tensor_shards: int = 1, checkpoints: str | None = None) -> ExecutionSpec
 """,
     "dispatcher.runtime.jobs.pretrain": """
-class Pretrain(Trainer)
-""",
-    "dispatcher.runtime.jobs.training_setup": """
-class TrainingSetup(RestoreableJob)
-TrainingSetup.__init__(self, spec: Any) -> None
-TrainingSetup.agreement
-TrainingSetup.begin(self) -> None
-TrainingSetup.compiled_steps
-TrainingSetup.config(cls) -> list[type[Any]]
-TrainingSetup.configuration_in_force
-TrainingSetup.eval_source(self) -> DataSource | None
-TrainingSetup.evaluate(self) -> dict[str, float]
-TrainingSetup.fresh_state(self) -> TrainState
-TrainingSetup.live_state
-TrainingSetup.load_model(self, rel_path: str, make_model: Callable[[], nnx.Module] | None = None) -> Arrays
-TrainingSetup.loss(self, model: M, batch: Any, key: jax.Array | None) -> tuple[jax.Array, jax.Array]
-TrainingSetup.make_model(self) -> M
-TrainingSetup.setup.microbatching
-TrainingSetup.model_classes(cls) -> tuple[type[Any], ...]
-TrainingSetup.model_config
-TrainingSetup.optimizer(self) -> optax.GradientTransformation
-TrainingSetup.prepare(self) -> None
-TrainingSetup.probe_batch_size(self, per_device: int, accumulation_steps: int) -> None
-TrainingSetup.retention(self) -> Retention
-TrainingSetup.schedule(self) -> optax.Schedule
-TrainingSetup.start_from(self) -> Mapping[str, Any]
-TrainingSetup.total_loss(self, source: DataSource) -> tuple[float, int]
-TrainingSetup.train_source(self) -> DataSource
-TrainingSetup.tree(self, state: TrainState) -> dict[str, Any]
-TrainingSetup.MODEL: type[Any]
-TrainingSetup.CONFIG: type[Any]
-TrainingSetup.TRAINABLE: type[nnx.Variable[Any]]
+class Pretrain(LanguageTrainer)
 """,
     "dispatcher.runtime.launching": """
 make_job(cls: type[BasicJob[Any]], spec: ExecutionSpec, config: Config | Mapping[str, Any], *, restore: str | None = None, where: str = 'configuration') -> BasicJob[Any]
@@ -294,6 +328,33 @@ make_job(cls: type[BasicJob[Any]], spec: ExecutionSpec, config: Config | Mapping
     "dispatcher.runtime.registry": """
 find_job(key: str) -> Any
 import_jobs(root: Path, names: Iterable[str] = ()) -> list[str]
+""",
+    "dispatcher.runtime.adapters": """
+adapted(arrays: Arrays, names: Container[str]) -> Arrays
+add_adapters(module: nnx.Module, rank: int, *, rngs: nnx.Rngs) -> None
+""",
+    "dispatcher.runtime.language.tokens": """
+class TokenWindows
+TokenWindows.__init__(self, tokens: NDArray[Any], seq_len: int, *, vocab_size: int | None = None, where: str = 'the data') -> None
+TokenWindows.from_file(cls, path: Path, seq_len: int, *, vocab_size: int | None = None) -> TokenWindows
+class Tokens(tuple)
+Tokens.inputs: ForwardRef('Any')
+Tokens.targets: ForwardRef('Any')
+Tokens.segment_ids: ForwardRef('Any')
+negative_log_likelihood(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]
+""",
+    "dispatcher.runtime.language.trainer": """
+class LanguageTrainer(Trainer)
+LanguageTrainer.__init__(self, spec: Any) -> None
+LanguageTrainer.config(cls) -> list[type[Any]]
+LanguageTrainer.data(self) -> Source | Streamed
+LanguageTrainer.evaluations(self) -> Mapping[str, Source]
+LanguageTrainer.flops(self, batch: Tokens) -> float | None
+LanguageTrainer.loss(self, model: Any, batch: Tokens, rngs: nnx.Rngs) -> Value | tuple[Value, dict[str, Value]]
+LanguageTrainer.make_model(self, rngs: nnx.Rngs) -> M
+LanguageTrainer.model_classes(cls) -> tuple[type[Any], ...]
+LanguageTrainer.MODEL: type[Any]
+LanguageTrainer.UNIT: ClassVar[str]
 """,
     "dispatcher.runtime.language.transformer": """
 class Transformer

@@ -2,6 +2,7 @@
 `contract`, `errors`, `base` and `checkpoints`, and nothing else of the package.
 
     from dispatcher.runtime import BasicJob, CheckpointedJob, InferenceJob, RestoreableJob, Trainer, field, job
+    from dispatcher.runtime import Arrays, Mean, Source, State, Streamed, Value
 
 A job is a class with a key (`registry`). It is made from a configuration and an ExecutionSpec, and then called, on all
 of its processes alike:
@@ -9,7 +10,7 @@ of its processes alike:
     BasicJob            a typed configuration, one run, a row of results
       CheckpointedJob   saves and loads pytrees by name
         RestoreableJob  restored from a checkpoint, its own or another job's
-          Trainer       a training of any model, from any data
+          Trainer       a training of any model, from any data (docs/trainer.md)
           InferenceJob  runs a trained model, from a checkpoint or of a running trainer
 
 Jobs are made in three ways (`launching`): by an attempt of a matrix entry with `job`, by `dispatcher job run` from a
@@ -31,10 +32,10 @@ run of a name at a time is allowed (`run_lock`); between attempts of a dispatche
 Checkpoints. `checkpoint` describes its protocol: committed atomically, written in the background, fenced against
 superseded attempts. A job adds its key, configuration, random state and position in the data.
 
-Training. `training` has the trainer; its page explains it. `model_state` carries what a step changes of the model beside
-its weights, or raises an error; `parameters` names a model's arrays; `optimizers` and `schedules` are chosen by the
-configuration. On a preemption (`preemption`) a training saves and exits with 75, and the next attempt resumes from the
-last checkpoint, bit for bit as if there had been no interruption. `metrics` promises the same for metrics.jsonl;
+Training. `training` has the trainer; its page explains it. `model_state` carries what a step changes of the model
+beside its weights, or raises an error; `parameters` names a model's arrays; `optimizers` and `schedules` are chosen by
+the configuration. On a preemption (`preemption`) a training saves and exits with 75, and the next attempt resumes from
+the last checkpoint, bit for bit as if there had been no interruption. `metrics` promises the same for metrics.jsonl;
 `wandb_log` forwards metrics. `language` is one user of the trainer: a transformer, its data and its loss.
 
 Batch size. With `per_device_batch_size: -1`, `jobs.batch_size_finder` uses the largest that fits into memory:
@@ -61,17 +62,40 @@ if TYPE_CHECKING:
     from dispatcher.runtime.jobs.inference import InferenceJob
     from dispatcher.runtime.jobs.restoreable import RestoreableJob
     from dispatcher.runtime.registry import job
+    from dispatcher.runtime.training.data import Arrays, Source, Streamed
+    from dispatcher.runtime.training.state import State
     from dispatcher.runtime.training.trainer import Trainer
+    from dispatcher.runtime.training.values import Mean, Value
 
-__all__ = ["BasicJob", "CheckpointedJob", "InferenceJob", "RestoreableJob", "Trainer", "field", "job"]
+__all__ = [
+    "Arrays",
+    "BasicJob",
+    "CheckpointedJob",
+    "InferenceJob",
+    "Mean",
+    "RestoreableJob",
+    "Source",
+    "State",
+    "Streamed",
+    "Trainer",
+    "Value",
+    "field",
+    "job",
+]
 
 # Imported when used: a job that trains nothing does not pay for the trainer.
 _PUBLIC = {
+    "Arrays": "dispatcher.runtime.training.data",
     "BasicJob": "dispatcher.runtime.jobs.basic",
     "CheckpointedJob": "dispatcher.runtime.jobs.checkpointed",
     "InferenceJob": "dispatcher.runtime.jobs.inference",
+    "Mean": "dispatcher.runtime.training.values",
     "RestoreableJob": "dispatcher.runtime.jobs.restoreable",
+    "Source": "dispatcher.runtime.training.data",
+    "State": "dispatcher.runtime.training.state",
+    "Streamed": "dispatcher.runtime.training.data",
     "Trainer": "dispatcher.runtime.training.trainer",
+    "Value": "dispatcher.runtime.training.values",
     "field": "dispatcher.runtime.configuration",
     "job": "dispatcher.runtime.registry",
 }

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from dispatcher.runtime.stream import IGNORE_INDEX, Batch, Stream
 from jobs._packing import SEQ_LEN, PackedNames, pack
 from jobs._vocabulary import BOUNDARY
+
+from dispatcher.runtime.language.tokens import IGNORE_INDEX, Tokens
 
 
 def some_names(count, seed=0):
@@ -12,7 +13,7 @@ def some_names(count, seed=0):
     return [generator.integers(1, 9, size=generator.integers(1, 40)).astype(np.int32) for _ in range(count)]
 
 
-def unpack(batch: Batch):
+def unpack(batch: Tokens):
     """The names of a batch, read from the targets alone."""
     names = []
     for row in batch.targets:
@@ -50,34 +51,15 @@ def test_a_name_is_a_segment_of_its_row_and_padding_is_none():
         assert np.array_equal(np.cumsum(starts)[segments > 0], segments[segments > 0])
 
 
-def test_every_epoch_has_every_name_once_in_another_order():
+def test_a_source_has_the_packed_rows_in_their_order():
     names = some_names(50)
-    source = PackedNames(names, seed=0)
-    first, second = (unpack(source.read(epoch, 0, source.rows(epoch))) for epoch in (0, 1))
-    assert sorted(first) == sorted(second) == sorted(tuple(name.tolist()) for name in names)
-    assert first != second
-
-
-def test_without_a_seed_the_order_is_the_given_one():
-    names = some_names(50)
-    source = PackedNames(names, seed=None)
-    for epoch in (0, 1):
-        assert unpack(source.read(epoch, 0, source.rows(epoch))) == [tuple(name.tolist()) for name in names]
-
-
-def test_rows_follow_the_seed_and_can_be_read_anew_from_anywhere():
-    def targets(seed, skipped):
-        stream = Stream(PackedNames(some_names(50), seed=seed))
-        for _ in range(skipped):
-            stream.take(3)
-        again = Stream(PackedNames(some_names(50), seed=seed))
-        again.seek(stream.position)
-        return np.stack([again.take(3).targets for _ in range(10)])
-
-    assert np.array_equal(targets(1, 0)[7:], targets(1, 7)[:3])
-    assert not np.array_equal(targets(1, 0), targets(2, 0))
+    source, batch = PackedNames(names), pack(names)
+    assert len(source) == len(batch.inputs)
+    for index in range(len(source)):
+        for array, whole in zip(source[index], batch, strict=True):
+            assert np.array_equal(array, whole[index])
 
 
 def test_nothing_to_train_on_is_an_error():
     with pytest.raises(ValueError, match="no names"):
-        PackedNames([], seed=0)
+        PackedNames([])

@@ -248,8 +248,8 @@ def check_source(data: Any, where: str) -> None:
     """ConfigError unless `data` is a Source; a mapping is none, although it has a length and an index."""
     if isinstance(data, Mapping) or not isinstance(data, Source):
         raise ConfigError(
-            f"{where} is {type(data).__qualname__}: expected a Source, which has len() and [index]; arrays with one row "
-            "for each index are wrapped: Arrays({...})"
+            f"{where} is {type(data).__qualname__}: expected a Source, which has len() and [index]; arrays with one "
+            "row for each index are wrapped: Arrays({...})"
         )
 
 

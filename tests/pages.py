@@ -215,6 +215,16 @@ class Reader:
         )  # fmt: skip
 
 
+def first_column(page: str, after: str) -> set[str]:
+    """What stands between backticks in the first column of the table that follows `after` in the text of a page."""
+    rest = page.partition(after)[2]
+    assert rest, f"the page has no {after!r}"
+    table = re.search(r"^\|.*?(?=^[^|])", rest, re.DOTALL | re.MULTILINE)
+    assert table
+    cells = [row.split("|")[1] for row in table[0].splitlines()[2:]]
+    return {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
+
+
 def check_syntax(block: Block, where: str) -> None:
     """Fail unless a block that is not run can be read in its language, and a dispatcher.yaml by the dispatcher."""
     try:

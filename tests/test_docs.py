@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 from fleet import wait_until
-from pages import REASONS, Reader, alike, blocks, check_syntax
+from pages import REASONS, Reader, alike, blocks, check_syntax, first_column
 
 from dispatcher import config, notify_config
 from dispatcher.base.values import FAILURE_REASONS, RESOURCE_WORDS
@@ -94,12 +94,7 @@ def test_what_is_not_run_is_counted_with_its_reason(page: Path) -> None:
 
 def documented(page: str, after: str) -> set[str]:
     """The keys in the first column of the table that follows `after` in a page of docs/."""
-    rest = (DOCS / page).read_text(encoding="utf-8").partition(after)[2]
-    assert rest, f"{page} has no {after!r}"
-    table = re.search(r"^\|.*?(?=^[^|])", rest, re.DOTALL | re.MULTILINE)
-    assert table
-    cells = [row.split("|")[1] for row in table[0].splitlines()[2:]]
-    return {key for cell in cells for key in re.findall(r"`([^`]+)`", cell)}
+    return first_column((DOCS / page).read_text(encoding="utf-8"), after)
 
 
 def test_every_key_of_the_code_is_documented_and_no_other() -> None:

@@ -68,7 +68,7 @@ def test_the_fields_of_what_users_handle_are_on_the_page(cls: type) -> None:
 
 def test_the_protocols_are_on_the_page() -> None:
     # These are on docs/jax.md.
-    others = {"BasicJob", "CheckpointedJob", "RestoreableJob", "field"}
+    others = {"BasicJob", "CheckpointedJob", "RestoreableJob"}
     assert {name for name in dispatcher.runtime.__all__ if not re.search(rf"\b{name}\b", PAGE)} == others
     parts = {name.partition("(")[0] for name in first_column(PAGE, "the parts of the default step:\n")}
     assert parts == {name for name in public(Updater) if inspect.isfunction(vars(Updater).get(name))}

@@ -22,6 +22,7 @@
     │   └── SupersededError             a newer attempt of the job exists, so this one may not commit
     ├── ModelStateError                 a model has state that cannot be carried from step to step
     ├── BatchSizeError                  no batch size fits, or none could be determined
+    ├── RequestError                    a request to an HTTP API was refused, or not answered after all retries
     ├── CodeError                       the project's code cannot be archived or copied (no commit, a missing file)
     ├── PodError                        a pod cannot start (its name is taken, its GPUs are used by another pod ...)
     └── OutletError                     a place where attempts run could not be reached or refused
@@ -164,6 +165,10 @@ class ModelStateError(DispatcherError):
 
 class BatchSizeError(DispatcherError):
     """No batch size fits into the memory of the device, or none could be determined."""
+
+
+class RequestError(DispatcherError):
+    """A request to an HTTP API was refused, or not answered after all retries; answers so far are kept."""
 
 
 class CodeError(DispatcherError):

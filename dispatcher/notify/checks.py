@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from dispatcher.base.secrets import SecretError, read_line, read_secret
 from dispatcher.errors import ConfigError
-from dispatcher.notify.secrets import SecretError, read_line, read_secret
 from dispatcher.notify_config import Apprise, Command, Notify, Smtp, Target, Webhook, check_url, header_of
 
 

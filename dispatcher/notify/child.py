@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.secrets import SecretError
 from dispatcher.notify import channels
 from dispatcher.notify.process import BEGUN, Order, Outcome
-from dispatcher.notify.secrets import SecretError
 from dispatcher.notify_config import Apprise, Channel, Command, Smtp, Webhook
 from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENT
 

@@ -8,6 +8,7 @@ A job is a class with a key (`registry`). It is made from a configuration and an
 of its processes alike:
 
     BasicJob            a typed configuration, one run, a row of results
+      ApiRollouts       asks a model behind HTTP, each request once
       CheckpointedJob   saves and loads pytrees by name
         RestoreableJob  restored from a checkpoint, its own or another job's
           Trainer       a training of any model, from any data (docs/trainer.md)
@@ -45,8 +46,11 @@ stays the same; only the number of accumulation steps changes.
 Inference. `rollout` generates tokens for rows that are padded on the left. `adapters` adds low-rank adapters to a
 model.
 
-The package's own jobs are `gpt/train/pretrain` and `gpt/sample`; `examples/names/` is a project with jobs of its own.
-How to write one is in tutorials/, whose code the tests run.
+Models behind HTTP. `http_api` sends requests, tries again, and saves each response as it comes; its page says what is
+promised.
+
+The package's own jobs are `gpt/train/pretrain`, `gpt/sample` and `api/rollout`; `examples/names/` is a project with
+jobs of its own. How to write one is in tutorials/, whose code the tests run.
 """
 
 from __future__ import annotations
@@ -57,6 +61,7 @@ from dispatcher.base.lazy import lazy_names
 
 if TYPE_CHECKING:
     from dispatcher.runtime.configuration import field
+    from dispatcher.runtime.jobs.api_rollouts import ApiRollouts
     from dispatcher.runtime.jobs.basic import BasicJob
     from dispatcher.runtime.jobs.checkpointed import CheckpointedJob
     from dispatcher.runtime.jobs.inference import InferenceJob
@@ -68,6 +73,7 @@ if TYPE_CHECKING:
     from dispatcher.runtime.training.values import Mean, Value
 
 __all__ = [
+    "ApiRollouts",
     "Arrays",
     "BasicJob",
     "CheckpointedJob",
@@ -85,6 +91,7 @@ __all__ = [
 
 # Imported when used: a job that trains nothing does not pay for the trainer.
 _PUBLIC = {
+    "ApiRollouts": "dispatcher.runtime.jobs.api_rollouts",
     "Arrays": "dispatcher.runtime.training.data",
     "BasicJob": "dispatcher.runtime.jobs.basic",
     "CheckpointedJob": "dispatcher.runtime.jobs.checkpointed",

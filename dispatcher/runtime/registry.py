@@ -32,6 +32,7 @@ FOLDER: Final = "jobs"
 # The package's own jobs: key to module.
 _SHIPPED: Final[Mapping[str, str]] = MappingProxyType(
     {
+        "api/rollout": "dispatcher.runtime.jobs.api_prompts",
         "gpt/sample": "dispatcher.runtime.jobs.sample",
         "gpt/train/pretrain": "dispatcher.runtime.jobs.pretrain",
     }

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dispatcher.base.secrets import SecretError, read_line
 from dispatcher.notify.channels import DOUBTFUL_ANSWERS, RefusedError, unknown_answer
-from dispatcher.notify.secrets import SecretError, read_line
 from dispatcher.notify_config import Apprise
 
 # What Apprise logs of an answer of the service, and of a connection that was never made.

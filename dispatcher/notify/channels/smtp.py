@@ -11,8 +11,8 @@ from email.policy import SMTP
 from email.utils import formatdate
 from typing import Any
 
+from dispatcher.base.secrets import read_line
 from dispatcher.notify.channels import RefusedError
-from dispatcher.notify.secrets import read_line
 from dispatcher.notify.text import one_line
 from dispatcher.notify_config import Smtp
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.secrets import SecretError, read_line
 from dispatcher.notify.channels import DOUBTFUL_ANSWERS, RefusedError, unknown_answer
 from dispatcher.notify.checks import header_lines
-from dispatcher.notify.secrets import SecretError, read_line
 from dispatcher.notify_config import Webhook, check_url
 
 # What Discord accepts.

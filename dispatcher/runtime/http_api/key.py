@@ -1,0 +1,57 @@
+"""The API key: from a file or an environment variable, and in nothing that is written."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Final
+
+from dispatcher.base.secrets import SecretError, read_line
+from dispatcher.errors import ConfigError
+from dispatcher.runtime.http_api.config import ApiConfig
+
+_HIDDEN: Final = "<the API key>"
+# What http.client puts into a header without an error that would quote it.
+_KEY: Final = re.compile(r"[!-~]+")
+
+
+class ApiKey:
+    """A key that its representation does not show; `value` is empty for an API without one."""
+
+    def __init__(self, value: str) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "ApiKey(...)" if self.value else "ApiKey()"
+
+    def hidden(self, data: Any) -> Any:
+        """`data`, text or JSON, without the key: servers quote it in errors."""
+        if not self.value:
+            return data
+        if isinstance(data, str):
+            return data.replace(self.value, _HIDDEN)
+        if isinstance(data, list):
+            return [self.hidden(each) for each in data]
+        if isinstance(data, dict):
+            return {self.hidden(name): self.hidden(each) for name, each in data.items()}
+        return data
+
+
+def read_key(config: ApiConfig) -> ApiKey:
+    """The key that `config` names; ConfigError when it is not there or others can read it."""
+    if config.key_file is not None:
+        where = f"api.key_file = {config.key_file}"
+        try:
+            value = read_line(str(config.key_file))
+        except SecretError as error:
+            raise ConfigError(f"api.key_file: {error}") from None
+    elif config.key_env is not None:
+        where = f"api.key_env = {config.key_env}"
+        value = os.environ.get(config.key_env, "").strip()
+        if not value:
+            raise ConfigError(f"{where}: this variable is not set where the job runs: set it, or use api.key_file")
+    else:
+        return ApiKey("")
+    if not _KEY.fullmatch(value):
+        raise ConfigError(f"{where}: the key has spaces or characters beyond ASCII: expected one word")
+    return ApiKey(value)

@@ -1,0 +1,206 @@
+"""ApiRollouts: asks a model behind HTTP, each request once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from dispatcher import contract
+from dispatcher.checkpoints.fence import Run
+from dispatcher.errors import RequestError, UsageError
+from dispatcher.runtime.configuration import configure
+from dispatcher.runtime.execution import ExecutionSpec
+from dispatcher.runtime.http_api.config import ApiConfig
+from dispatcher.runtime.http_api.exchange import HttpRequest
+from dispatcher.runtime.http_api.key import ApiKey, read_key
+from dispatcher.runtime.http_api.monitor import Monitor
+from dispatcher.runtime.http_api.plan import Plan
+from dispatcher.runtime.http_api.responses import FOLDER, Answer, Responses
+from dispatcher.runtime.http_api.workers import Task, Workers
+from dispatcher.runtime.jobs.basic import BasicJob, Row
+from dispatcher.runtime.metrics import MetricsLog
+from dispatcher.runtime.preemption import SAVE_TIMEOUT_S, notifying, watch
+
+if TYPE_CHECKING:
+    from dispatcher.runtime.training.data import Source
+
+C = TypeVar("C")
+
+ROWS_FILE: Final = "rows.jsonl"
+_LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
+
+_log = logging.getLogger(__name__)
+
+
+class ApiRollouts(BasicJob[C], Generic[C]):
+    """A job that sends requests to a model behind HTTP. The user writes `config` and `requests`:
+
+        @job("lab/riddles")
+        class Riddles(ApiRollouts[RiddlesConfig]):
+            @classmethod
+            def config(cls):
+                return RiddlesConfig
+
+            def requests(self):
+                return [{"messages": [{"role": "user", "content": text}]} for text in self.args.riddles]
+
+    The API is configured by `api` (ApiConfig). Responses are saved as they come, and a request that was answered is
+    never sent again: after a kill or a preemption the next attempt sends the rest. Other hooks, each with a default for
+    OpenAI-compatible chat completions: `request`, `authorization`, `parse`, `failed`, `result`. `requests()[index]` and
+    `request` are called by one thread at a time, not always the main one.
+    """
+
+    # Seconds in which requests in flight may end after a preemption; four fifths of kill_grace if that is less.
+    PREEMPTION_TIMEOUT_S: float = SAVE_TIMEOUT_S
+
+    def __init__(self, spec: ExecutionSpec) -> None:
+        super().__init__(spec)
+        if spec.distributed:
+            raise UsageError(
+                f"{spec.name}: {spec.hardware.processes} processes: a job that sends requests has one; "
+                "api.concurrency says how many are in flight"
+            )
+        self.api = configure(ApiConfig)
+        # The number of requests that were refused or not answered: known when `result` is called.
+        self.failures = 0
+
+    @classmethod
+    def config_classes(cls) -> tuple[type[Any], ...]:
+        return tuple(dict.fromkeys((*super().config_classes(), ApiConfig)))
+
+    @abstractmethod
+    def requests(self) -> Source:
+        """The bodies of all requests, by index: a list, or anything with `len` and `[index]`.
+
+        They must be the same in every attempt; one that differs is another request.
+        """
+
+    def request(self, body: Any) -> HttpRequest:
+        """The request with the body `body`, without the key: a chat completion of `api.model` by default."""
+        model = {} if self.api.model is None else {"model": self.api.model}
+        url = f"{self.api.url.rstrip('/')}/chat/completions"
+        return HttpRequest(url, {**model, **self.api.parameters, **body}, self.api.headers)
+
+    def authorization(self, key: str) -> Mapping[str, str]:
+        """The headers that carry the API key."""
+        return {"Authorization": f"Bearer {key}"}
+
+    def parse(self, response: Any) -> Any:
+        """The row of a response, the JSON of its body: by default text and finish_reason of its first choice.
+
+        It is tried on the first response of a run, so that a mistake in it does not cost all requests.
+        """
+        choice = response["choices"][0]
+        return {"text": choice["message"]["content"], "finish_reason": choice.get("finish_reason")}
+
+    def failed(self, error: str) -> Any:
+        """The row of a request that was refused, or not answered after all retries; with `api.on_error: record`."""
+        return {"error": error}
+
+    def result(self, rows: Iterable[Any]) -> Row | None:
+        """Called with one row per request, in order, read from the disk as they are taken; the job's row of results.
+
+        By default the rows are written to rows.jsonl and counted.
+        """
+        written = 0
+        with self.spec.result(ROWS_FILE) as file:
+            assert file is not None, "there is one process"
+            for row in rows:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                written += 1
+        return {"requests": written, "failed": self.failures}
+
+    def run(self) -> Row | None:
+        key = read_key(self.api)
+        self._warn_of_plain_http(key)
+        plan = Plan(self.requests(), self.request)
+        with Responses(self.spec.result_path(FOLDER)) as responses:
+            unanswered = self._send_missing(plan, responses, key)
+            Run.current().check("the results are not written")
+            self.failures = len(unanswered) + sum(map(responses.is_refused, plan.hashes))
+            return self.result(self._rows(plan, responses, unanswered))
+
+    def _run_once(self) -> Row | None:
+        with watch() as self._preemption:
+            return super()._run_once()
+
+    def _warn_of_plain_http(self, key: ApiKey) -> None:
+        parts = urlsplit(self.api.url)
+        if key.value and parts.scheme == "http" and parts.hostname not in _LOCAL_HOSTS:
+            _log.warning("%s: the API key is sent without encryption: use https if the API has it", self.api.url)
+
+    def _send_missing(self, plan: Plan, responses: Responses, key: ApiKey) -> dict[int, str]:
+        """Send what was not answered; exits with 75 on a preemption, unless all were answered in time.
+
+        Returns why requests have no answer, by index.
+        """
+        missing = plan.missing(responses)
+        before = len(plan) - len(missing)
+        _log.info("%s: %d of %d requests are answered", self.spec.name, before, len(plan))
+        if not missing:
+            return {}
+        workers = Workers(self.api, key, plan.tasks(missing, self._headers(key)), self._recorder(responses))
+        self._send(workers, before, len(plan))
+        left = len(missing) - workers.counts.answered - workers.counts.refused - len(workers.unanswered)
+        if left:
+            _log.info("preempted: %d requests are left for the next attempt", left)
+            raise SystemExit(contract.EXIT_PREEMPTED)
+        return workers.unanswered
+
+    def _send(self, workers: Workers, before: int, of: int) -> None:
+        self._preemption.defer_exit(self.PREEMPTION_TIMEOUT_S)
+        with MetricsLog.of(self.spec, resumed_step=before) as log, notifying(workers.stop):
+            if self._preemption.requested:
+                workers.stop()
+            try:
+                workers.start()
+                Monitor(workers, log, before=before, of=of).watch()
+            finally:
+                workers.abort()
+        workers.check()
+
+    def _headers(self, key: ApiKey) -> Callable[[str], Mapping[str, str]]:
+        """What is sent in addition to a request's own headers, by the request's hash."""
+        secret = self.authorization(key.value) if key.value else {}
+        name = self.api.idempotency_header
+        # Another job that sends the same request wants an answer of its own.
+        place = str(self.spec.relative_path).encode()
+
+        def headers(request: str) -> Mapping[str, str]:
+            own = hashlib.sha256(place + b"\0" + request.encode()).hexdigest()
+            return {**({name: own} if name else {}), **secret}
+
+        return headers
+
+    def _recorder(self, responses: Responses) -> Callable[[Task, Answer], None]:
+        """Saves answers, and tries `parse` on the first response."""
+        tried = threading.Event()
+
+        def record(task: Task, answer: Answer) -> None:
+            responses.add(task.index, task.hash, answer)
+            if answer.error is None and not tried.is_set():
+                tried.set()
+                self._parsed(task.index, answer.response)
+
+        return record
+
+    def _rows(self, plan: Plan, responses: Responses, unanswered: Mapping[int, str]) -> Iterator[Any]:
+        for index, name in enumerate(plan.hashes):
+            answer = responses.get(name) or Answer(error=unanswered[index])
+            yield self._parsed(index, answer.response) if answer.error is None else self.failed(answer.error)
+
+    def _parsed(self, index: int, response: Any) -> Any:
+        try:
+            return self.parse(response)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise RequestError(
+                f"the response to request {index} is saved, but {type(self).__qualname__}.parse fails on it: "
+                f"{type(error).__name__}: {error}\n  the response: {response!r:.300}\n"
+                "  correct parse and start the job again: nothing that was answered is sent again"
+            ) from error

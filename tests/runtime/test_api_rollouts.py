@@ -1,0 +1,390 @@
+"""Jobs that ask a model behind HTTP: against a server of this machine that fails, stalls, and counts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fleet import wait_until
+from model_server import Asked, Handler, Server, answer, completion, serving, troubled
+
+from dispatcher import contract
+from dispatcher.errors import ConfigError, RequestError, StorageError, SupersededError
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.jobs.api_prompts import ApiPrompts
+from dispatcher.runtime.launching import make_job
+from dispatcher.runtime.metrics import read_metrics
+
+pytestmark = pytest.mark.demo
+
+FAST = {"backoff_s": 0.01, "backoff_max_s": 0.02, "timeout_s": 20.0}
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving() as server:
+        yield server
+
+
+def write_prompts(root: Path, texts: list[str]) -> None:
+    (root / "data").mkdir(exist_ok=True)
+    lines = [json.dumps({"id": number, "prompt": text}) for number, text in enumerate(texts)]
+    (root / "data" / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def job_on(root: Path, server: Server, *, samples: int = 1, **api: Any) -> ApiPrompts:
+    config = {"prompts": {"file": "prompts.jsonl", "samples": samples}, "api": {"url": server.url, **FAST, **api}}
+    job = make_job(ApiPrompts, local(root, "answers"), config)
+    assert isinstance(job, ApiPrompts)
+    return job
+
+
+def answers(job: ApiPrompts) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in job.spec.result_path("answers.jsonl").read_text().splitlines()]
+
+
+def saved(job: ApiPrompts) -> list[Path]:
+    return sorted(job.spec.result_path("responses").iterdir())
+
+
+def test_answers_stand_in_order_beside_their_prompts(tmp_path: Path, server: Server) -> None:
+    texts = [f"text {number} é" for number in range(40)]
+    write_prompts(tmp_path, texts)
+    job = job_on(tmp_path, server, model="m", parameters={"temperature": 0.5}, concurrency=8)
+    assert job() == {"answers": 40, "failed": 0}
+    assert [line["text"] for line in answers(job)] == [text[::-1] for text in texts]
+    assert [line["id"] for line in answers(job)] == list(range(40))
+    assert {json.dumps([one.body["model"], one.body["temperature"]]) for one in server.asked} == {'["m", 0.5]'}
+    assert len({one.headers["idempotency-key"] for one in server.asked}) == 40
+    last = read_metrics(job.spec.result_path("metrics.jsonl"))[-1]
+    assert last["step"] == 40 and last["failed"] == 0 and last["response_s"] > 0
+    # Everything is there: not one request is sent again.
+    assert job_on(tmp_path, server, model="m", parameters={"temperature": 0.5})() == {"answers": 40, "failed": 0}
+    assert len(server.asked) == 40
+
+
+def test_what_has_changed_is_asked_and_nothing_else(tmp_path: Path, server: Server) -> None:
+    write_prompts(tmp_path, ["a", "b", "c"])
+    job_on(tmp_path, server, samples=2)()
+    assert server.times() == {"a": 2, "b": 2, "c": 2}
+    # One is inserted, one edited, and the server has moved.
+    write_prompts(tmp_path, ["new", "a", "edited", "c"])
+    with serving() as moved:
+        job = job_on(tmp_path, moved, samples=2)
+        job()
+        assert moved.times() == {"new": 2, "edited": 2}
+        assert [line["text"] for line in answers(job)][2:] == ["a", "a", "detide", "detide", "c", "c"]
+        # A line that a person removes is asked again; one that was cut off as by a kill, too.
+        first, second = saved(job)
+        lines = first.read_bytes().splitlines(keepends=True)
+        first.write_bytes(b"".join(line for line in lines[:-1] if b'"text"' not in line) + lines[-1][:-5])
+        lost = json.loads(lines[-1])["index"]
+        job()
+        assert sum(moved.times().values()) == 5, lost
+        assert [path.name for path in saved(job)] == ["1.jsonl", "2.jsonl", "3.jsonl"]
+        assert len(second.read_bytes().splitlines()) == 4
+
+
+def test_failures_that_pass_are_tried_again(tmp_path: Path) -> None:
+    tried: dict[str, int] = {}
+
+    def behave(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any] | None:
+        tried[asked.text] = tried.get(asked.text, 0) + 1
+        if tried[asked.text] > 1:
+            return answer(handler, asked)
+        failures = {
+            "status": lambda: (503, {}, {}),
+            "limit": lambda: (429, {"Retry-After": "1"}, {}),
+            "reset": handler.reset,
+            "half": handler.break_off,
+            "stall": handler.stall,
+            "trickle": handler.trickle,
+            "html": lambda: (200, {}, b"<html>"),
+        }
+        return failures[asked.text]()  # type: ignore[no-any-return]
+
+    write_prompts(tmp_path, ["status", "limit", "reset", "half", "stall", "trickle", "html"])
+    with serving(behave) as server:
+        job = job_on(tmp_path, server, timeout_s=1.0, concurrency=7)
+        assert job() == {"answers": 7, "failed": 0}
+        assert set(server.times().values()) == {2}
+        keys = {one.text: set() for one in server.asked}
+        for one in server.asked:
+            keys[one.text].add(one.headers["idempotency-key"])
+        assert [len(each) for each in keys.values()] == [1] * 7
+        # The pause that the API asks for holds for all: in the second after it nothing is sent.
+        limit_s = next(one.at_s for one in server.asked if one.text == "limit")
+        after = [one.at_s - limit_s for one in server.asked if one.at_s > limit_s + 0.5]
+        assert min(after) > 0.9
+    assert read_metrics(job.spec.result_path("metrics.jsonl"))[-1]["retries"] == 7
+
+
+def test_an_api_that_does_not_answer_ends_the_job_and_is_asked_again_by_the_next(tmp_path: Path) -> None:
+    def down(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        return (500, {}, {"error": "down"}) if asked.text == "b" else answer(handler, asked)
+
+    write_prompts(tmp_path, ["a", "b"])
+    with serving(down) as server:
+        with pytest.raises(RequestError, match=r"request 1 to .* failed: HTTP 500: .*down.* \(tried 3 times\)"):
+            job_on(tmp_path, server, retries=2, concurrency=1)()
+        # With `record` it becomes a row, but is no answer: the next run asks again.
+        job = job_on(tmp_path, server, retries=2, on_error="record")
+        assert job() == {"answers": 1, "failed": 1}
+        assert answers(job)[1]["error"].startswith("HTTP 500")
+        server.behaviour = answer
+        assert job() == {"answers": 2, "failed": 0}
+        assert server.times() == {"a": 1, "b": 7}
+
+
+def test_refusals_stop_the_job_or_are_rows_for_good(tmp_path: Path) -> None:
+    def refuse(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        return (400, {}, {"error": "too long"}) if asked.text == "long" else answer(handler, asked)
+
+    write_prompts(tmp_path, ["a", "long", "b"])
+    with serving(refuse) as server:
+        with pytest.raises(RequestError, match=r"request 1 .*HTTP 400: .*too long.*\n.*'long'.*\n.*on_error: record"):
+            job_on(tmp_path, server, concurrency=1)()
+        assert server.times() == {"a": 1, "long": 1}
+        for _ in range(2):
+            job = job_on(tmp_path, server, on_error="record")
+            assert job() == {"answers": 2, "failed": 1}
+        assert server.times() == {"a": 1, "long": 2, "b": 1}
+        assert answers(job)[1] == {"id": 1, "prompt": "long", "error": 'HTTP 400: {"error": "too long"}'}
+
+
+def test_the_key_is_sent_and_shows_up_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    secret = "sk-not-to-be-seen-0123456789"
+
+    def echo(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        if asked.text == "wrong":
+            return 401, {}, {"error": f"{asked.headers['authorization']} is no key"}
+        return 200, {}, completion(asked.headers["authorization"])
+
+    write_prompts(tmp_path, ["a", "wrong"])
+    (tmp_path / "key").write_text(f"{secret}\n")
+    caplog.set_level("DEBUG")
+    with serving(echo) as server:
+        with pytest.raises(ConfigError, match=r"api\.key_file: .* can be read by others: `chmod 600"):
+            job_on(tmp_path, server, key_file=str(tmp_path / "key"))()
+        (tmp_path / "key").chmod(0o600)
+        # Also where failures are recorded: the next request would get the same.
+        with pytest.raises(RequestError, match=r"HTTP 401: .*<the API key> is no key") as caught:
+            job_on(tmp_path, server, key_file=str(tmp_path / "key"), on_error="record", concurrency=1)()
+        assert server.asked[0].headers["authorization"] == f"Bearer {secret}"
+    (tmp_path / "key").unlink()
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"Bearer <the API key>" in content for content in written)
+    assert not any(secret.encode() in content for content in written)
+    assert secret not in caplog.text + str(caught.value)
+
+
+def test_a_configuration_is_refused_before_anything_is_sent(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_prompts(tmp_path, ["a"])
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    for api, message in (
+        ({"url": "host/v1"}, "expected an address such as https://host/v1"),
+        ({"url": "https://ada:pw@host/v1"}, "a user or a password"),
+        ({"key_env": "sk-abc"}, r"expected the name of an environment variable, such as OPENAI_API_KEY, not the key$"),
+        ({"key_env": "NO_SUCH_KEY"}, r"api\.key_env = NO_SUCH_KEY: this variable is not set"),
+        ({"headers": {"Authorization": "x"}}, "no place for a secret"),
+        ({"concurrency": 0, "retries": -1, "timeout_s": 0}, r"(?s)concurrency = 0.*retries = -1.*timeout_s = 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            job_on(tmp_path, server, **api)()
+    (tmp_path / "data" / "prompts.jsonl").write_text('{"prompt": "a"}\n{"text": "b"}\n')
+    with pytest.raises(ConfigError, match=r"prompts\.jsonl, line 2: expected"):
+        job_on(tmp_path, server)()
+    assert not server.asked
+
+
+def test_requests_are_spaced_by_the_rate(tmp_path: Path, server: Server) -> None:
+    write_prompts(tmp_path, [str(number) for number in range(6)])
+    job_on(tmp_path, server, requests_per_minute=600)()
+    times_s = sorted(one.at_s for one in server.asked)
+    assert times_s[-1] - times_s[0] >= 0.45
+
+
+class Picky(ApiPrompts):
+    """Its `parse` has a mistake."""
+
+    def parse(self, response: Any) -> Any:
+        return {"text": response["choices"][1]}
+
+
+def test_a_mistake_in_parse_costs_one_request(tmp_path: Path, server: Server) -> None:
+    write_prompts(tmp_path, [str(number) for number in range(30)])
+    config = {"prompts": {"file": "prompts.jsonl"}, "api": {"url": server.url, **FAST, "concurrency": 1}}
+    with pytest.raises(RequestError, match=r"request 0 is saved, but Picky\.parse fails on it: IndexError"):
+        make_job(Picky, local(tmp_path, "answers"), config)()
+    assert len(server.asked) == 1
+    job_on(tmp_path, server)()
+    assert set(server.times().values()) == {1}
+
+
+def test_a_full_disk_ends_the_job_and_leaves_complete_lines(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    write_prompts(tmp_path, [str(number) * 200 for number in range(9)])
+    job = job_on(tmp_path, server, concurrency=1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # The size of files is limited in place of the disk's.
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    try:
+        with pytest.raises(StorageError, match=r"1\.jsonl: a response cannot be saved"):
+            job()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    kept = saved(job)[0].read_bytes()
+    assert kept.endswith(b"}\n") and 1 <= len(kept.splitlines()) <= 8
+    job()
+    # Only the one whose answer could not be saved was sent twice.
+    assert sorted(server.times().values()) == [1] * 8 + [2]
+
+
+def test_a_superseded_attempt_sends_no_more(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = tmp_path / "attempt"
+    attempt.mkdir()
+    for name, value in (("JOB_ID", "answers"), ("ATTEMPT", "1"), ("ATTEMPT_DIR", str(attempt))):
+        monkeypatch.setenv(getattr(contract, name), value)
+    write_prompts(tmp_path, [str(number) for number in range(500)])
+    job = job_on(tmp_path, server, requests_per_minute=1200)
+    threading.Timer(0.3, lambda: (attempt / contract.SUPERSEDED_FILE).write_text("")).start()
+    with pytest.raises(SupersededError, match="no more requests are sent: attempt 1 of answers was superseded"):
+        job()
+    assert 1 <= len(server.asked) < 100
+    assert json.loads((attempt / contract.PROGRESS_FILE).read_text())["of"] == 500
+
+
+# Forked from one process that has imported everything, as tests/runtime/kill_and_resume.py does.
+RUN = """
+import os, sys
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+from dispatcher.runtime import launching
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.jobs.api_prompts import ApiPrompts
+import json
+root, config = sys.argv[1], json.loads(sys.argv[2])
+assert len(os.listdir("/proc/self/task")) == 1, "threads were started before the fork"
+for _ in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        try:
+            launching.make_job(ApiPrompts, local(root, "answers"), config)()
+            os._exit(0)
+        except SystemExit as left:
+            os._exit(left.code)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Runs:
+    """Runs of the job in processes of their own, one after the other."""
+
+    def __init__(self, root: Path, server: Server, **api: Any) -> None:
+        config = {"prompts": {"file": "prompts.jsonl"}, "api": {"url": server.url, **FAST, **api}}
+        words = [sys.executable, "-c", RUN, str(root), json.dumps(config)]
+        self._parent = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def begin(self) -> int:
+        assert self._parent.stdin is not None
+        self._parent.stdin.write("\n")
+        self._parent.stdin.flush()
+        return self._read()
+
+    def end(self) -> int:
+        """Wait for the run that began last; its exit status."""
+        return self._read()
+
+    def close(self) -> None:
+        self._parent.communicate(timeout=60)
+
+    def _read(self) -> int:
+        assert self._parent.stdout is not None
+        return int(self._parent.stdout.readline())
+
+
+def indices_saved(root: Path) -> set[int]:
+    """The indices of the complete lines on the disk, read as a person would."""
+    found: set[int] = set()
+    for path in (root / "results" / "default" / "default" / "answers" / "responses").glob("*.jsonl"):
+        found |= {json.loads(line)["index"] for line in path.read_bytes().split(b"\n")[:-1]}
+    return found
+
+
+def test_killed_anywhere_no_request_that_was_answered_is_sent_again(tmp_path: Path) -> None:
+    texts = [f"prompt {number}" for number in range(240)]
+    write_prompts(tmp_path, texts)
+    chance = random.Random(7)
+    kills, concurrency = 12, 8
+    answered: set[str] = set()
+    with serving(troubled(seed=3, share=0.1)) as server:
+        runs = Runs(tmp_path, server, timeout_s=0.5, concurrency=concurrency)
+        try:
+            for _ in range(kills):
+                after = chance.randint(1, 25)
+                before = len(server.asked)
+                child = runs.begin()
+                wait_until(lambda wanted=before + after: len(server.asked) >= wanted, "requests", 60)
+                time.sleep(chance.uniform(0, 0.03))
+                os.kill(child, signal.SIGKILL)
+                assert runs.end() == -signal.SIGKILL
+                assert not answered & {one.text for one in server.asked[before:]}
+                # Answered, as the client has it: its line was complete when it was killed. And as the server has it:
+                # the same connection brought another request, so the answer before it had arrived.
+                answered = {texts[index] for index in indices_saved(tmp_path)}
+                assert {one.text for one in server.asked if one.acknowledged} <= answered
+            assert 0 < len(answered) < len(texts)
+            before = len(server.asked)
+            runs.begin()
+            assert runs.end() == 0
+            assert not answered & {one.text for one in server.asked[before:]}
+        finally:
+            runs.close()
+        # Of the answers that the server had sent, only those in flight at a kill were sent for again.
+        twice = sum(one.answered for one in server.asked) - len(texts)
+        assert 0 <= twice <= kills * concurrency
+    lines = (tmp_path / "results/default/default/answers/answers.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in lines] == [text[::-1] for text in texts]
+
+
+def test_a_preempted_job_waits_for_what_is_in_flight(tmp_path: Path) -> None:
+    hold = threading.Event()
+
+    def held(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        hold.wait(60)
+        return answer(handler, asked)
+
+    write_prompts(tmp_path, [str(number) for number in range(20)])
+    with serving(held) as server:
+        runs = Runs(tmp_path, server, concurrency=4)
+        try:
+            child = runs.begin()
+            wait_until(lambda: len(server.asked) == 4, "four requests in flight", 60)
+            os.kill(child, signal.SIGTERM)
+            time.sleep(0.2)
+            hold.set()
+            assert runs.end() == contract.EXIT_PREEMPTED
+            assert len(indices_saved(tmp_path)) == len(server.asked) == 4
+            runs.begin()
+            assert runs.end() == 0
+            assert set(server.times().values()) == {1}
+        finally:
+            hold.set()
+            runs.close()

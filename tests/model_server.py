@@ -1,7 +1,4 @@
-"""A model behind HTTP on this machine, which fails and stalls as a test wants it to, and remembers what it was asked.
-
-Run as a script it serves answers on the port that it is given, for the pages of the documentation.
-"""
+"""A model behind HTTP on this machine that fails and stalls as a test wants it to, and remembers what it was asked."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import contextlib
 import json
 import random
 import socket
-import sys
 import threading
 import time
 from collections import Counter
@@ -50,14 +46,16 @@ def answer(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: Server
+    # The request before over the same connection.
+    before: Asked | None = None
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if (before := self.server.on_connection.get(self.client_address)) is not None:
-            before.acknowledged = before.answered
+        if self.before is not None:
+            self.before.acknowledged = self.before.answered
         headers = {name.lower(): value for name, value in self.headers.items()}
         asked = Asked(body["messages"][-1]["content"], headers, body)
-        self.server.on_connection[self.client_address] = asked
+        self.before = asked
         self.server.asked.append(asked)
         reply = self.server.behaviour(self, asked)
         if reply is None:
@@ -70,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
-        asked.answered = status == 200
+        asked.answered = status == 200 and not isinstance(content, bytes)
 
     def reset(self) -> None:
         """End the connection with a reset, without an answer."""
@@ -97,16 +95,15 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Listens on a free port of this host, or on `port`."""
+    """Listens on a free port of this host."""
 
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, behaviour: Behaviour = answer, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+    def __init__(self, behaviour: Behaviour = answer) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
         self.behaviour = behaviour
         self.asked: list[Asked] = []
-        self.on_connection: dict[Any, Asked] = {}
         self.ended = threading.Event()
 
     @property
@@ -155,7 +152,3 @@ def troubled(seed: int, share: float) -> Behaviour:
         return found
 
     return behave
-
-
-if __name__ == "__main__":
-    Server(port=int(sys.argv[1])).serve_forever()

@@ -18,6 +18,8 @@ from dispatcher.cli import main
 from dispatcher.hosts import read
 from dispatcher.matrix import condition, draw, sweep
 from dispatcher.matrix.entry import READERS, RESERVED
+from dispatcher.runtime.http_api.config import ApiConfig
+from dispatcher.runtime.places import layout
 from dispatcher.topics import Topic
 from dispatcher.tuning import halving, settings
 
@@ -114,6 +116,10 @@ def test_every_key_of_a_study_is_documented_and_no_other() -> None:
     assert documented("tuning.md", "## Keys of the file\n") == set(settings._KEYS)
     assert documented("tuning.md", "each with its place.\n") == settings.SAMPLERS.keys()
     assert documented("tuning.md", "once for each trial and rung.\n") == set(halving._KEYS)
+
+
+def test_every_setting_of_an_api_is_documented_and_no_other() -> None:
+    assert documented("api-rollouts.md", "## Settings\n") == {path.removeprefix("api.") for path in layout(ApiConfig)}
 
 
 def test_every_key_of_notify_is_documented_and_no_other() -> None:

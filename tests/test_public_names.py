@@ -158,6 +158,17 @@ report_result(**values: float | str) -> None
     "dispatcher.runtime": """
 class Arrays
 Arrays.__init__(self, tree: Any) -> None
+class ApiRollouts(BasicJob)
+ApiRollouts.__init__(self, spec: ExecutionSpec) -> None
+ApiRollouts.authorization(self, key: str) -> Mapping[str, str]
+ApiRollouts.config_classes(cls) -> tuple[type[Any], ...]
+ApiRollouts.failed(self, error: str) -> Any
+ApiRollouts.parse(self, response: Any) -> Any
+ApiRollouts.request(self, body: Any) -> HttpRequest
+ApiRollouts.requests(self) -> Source
+ApiRollouts.result(self, rows: Iterable[Any]) -> Row | None
+ApiRollouts.run(self) -> Row | None
+ApiRollouts.PREEMPTION_TIMEOUT_S: float
 class BasicJob
 BasicJob.__init__(self, spec: ExecutionSpec) -> None
 BasicJob.checked_config(cls, *layers: Config | Mapping[str, Any], where: str = 'configuration', complete: bool = True) -> Config
@@ -319,6 +330,15 @@ class UsageError(DispatcherError)
 """,
     "dispatcher.runtime.execution": """
 local(root: str | os.PathLike[str], name: str = 'local', project: str | None = None, group: str | None = None, *, tensor_shards: int = 1, checkpoints: str | None = None) -> ExecutionSpec
+""",
+    "dispatcher.runtime.http_api.exchange": """
+class HttpRequest
+HttpRequest.__init__(self, url: str, body: Any, headers: Mapping[str, str] = <factory>) -> None
+HttpRequest.digest(self) -> str
+HttpRequest.target
+HttpRequest.url: str
+HttpRequest.body: Any
+HttpRequest.headers: Mapping[str, str]
 """,
     "dispatcher.runtime.jobs.pretrain": """
 class Pretrain(LanguageTrainer)

@@ -86,6 +86,18 @@ def test_a_training_is_what_plain_flax_makes_of_it(tmp_path: Path, cls: Any, per
     assert abs(found["norm/mean"]).max() > 0.01
 
 
+def test_parameters_that_are_only_converted_are_not_taken_for_changed_ones(tmp_path: Path) -> None:
+    """nnx.remat returns all variables, the parameters in the type that computes."""
+    words = {**CONSTANT, "steps": 2, "eval_every": None, "precision": {"compute": "bfloat16"}}
+    plain, rematerialized = (made(tmp_path, cls.__name__, cls, **words) for cls in (Stateful, Rematerialized))
+    for job in (plain, rematerialized):
+        job()
+    expected, found = state_of(plain), state_of(rematerialized)
+    assert expected.keys() == found.keys()
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=0.05, atol=5e-3, err_msg=name)
+
+
 def test_a_resumed_training_has_the_bits_of_one_that_was_not_disturbed(tmp_path: Path) -> None:
     whole = made(tmp_path, "whole", Stateful, **CONSTANT)
     whole()

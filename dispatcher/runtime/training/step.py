@@ -84,7 +84,10 @@ class Updater:
             means = {name: total(name, each, count, None) for name, each in metrics.items()}
             return mean.total, (mean.weight, means, changed)
 
-        return _accumulated(microbatch_loss, state, self._split(batch), self.model.bare_arrays)
+        def computing(arrays: Arrays) -> Arrays:
+            return self.precision.computing(arrays, self.parameters)
+
+        return _accumulated(microbatch_loss, state, self._split(batch), computing, self.model.bare_arrays)
 
     def apply(self, state: State, found: Gradients) -> tuple[State, dict[str, Mean]]:
         """The state after the optimizer's update, and the metrics of the step."""
@@ -159,7 +162,11 @@ class Updater:
 
 
 def _accumulated(
-    microbatch_loss: Callable[..., Any], state: State, microbatches: Any, bare_arrays: frozenset[str]
+    microbatch_loss: Callable[..., Any],
+    state: State,
+    microbatches: Any,
+    computing: Callable[[Arrays], Arrays],
+    bare_arrays: frozenset[str],
 ) -> Gradients:
     """The sums over all `microbatches`, arrays [accumulation_steps, rows, ...]; none of `bare_arrays` may change."""
     steps = len(jax.tree.leaves(microbatches)[0])
@@ -168,18 +175,20 @@ def _accumulated(
     def changes(params: Arrays, variables: Arrays) -> Any:
         return microbatch_loss(params, variables, *first)[1][2]
 
+    # Compared in the types that compute: what a pass returns is no change only because it was converted before.
+    before = computing(state.params), computing(state.variables)
     if steps == 1:
         loss_total, backward, (weight, metrics, changed) = jax.vjp(
             lambda params: microbatch_loss(params, state.variables, *first), state.params, has_aux=True
         )
         # Dividing the one cotangent is cheaper than dividing every gradient afterwards.
         (gradients,) = backward(jnp.ones_like(loss_total) / _divisor(weight))
-        names = carried(changes, changed.keys(), state.params, state.variables, bare_arrays)
+        names = carried(changes, changed.keys(), *before, bare_arrays)
         kept = {name: strongly_typed(changed[name]) for name in names}
         return Gradients(gradients, Mean(loss_total, weight), metrics, kept)
 
     _, (_, metric_shapes, changed_shapes) = jax.eval_shape(microbatch_loss, state.params, state.variables, *first)
-    names = carried(changes, changed_shapes.keys(), state.params, state.variables, bare_arrays)
+    names = carried(changes, changed_shapes.keys(), *before, bare_arrays)
 
     def accumulate(carry: Any, microbatch: Any) -> tuple[Any, None]:
         sums, kept = carry

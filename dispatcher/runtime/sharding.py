@@ -6,10 +6,13 @@ The partition spec of a parameter is a preference: an array axis that the mesh a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -41,9 +44,14 @@ def variable_sharding(variable: Any, mesh: Mesh) -> NamedSharding:
 
 def best_effort_sharding(mesh: Mesh, spec: Iterable[Any], shape: Sequence[int]) -> NamedSharding:
     """The sharding of an array of `shape`; array axes that their mesh axis does not divide are not sharded."""
-    sizes = mesh.shape
     pairs = zip(spec, shape, strict=False)
-    return _sharding(mesh, [name if name in sizes and size % sizes[name] == 0 else None for name, size in pairs])
+    return _sharding(mesh, [axis if _divides(mesh, axis, size) else None for axis, size in pairs])
+
+
+def _divides(mesh: Mesh, axis: Any, size: int) -> bool:
+    """Whether the mesh has the axes that `axis` names, one or several, and they divide `size` together."""
+    names = (axis,) if isinstance(axis, str) else tuple(axis or ())
+    return all(name in mesh.shape for name in names) and size % math.prod(mesh.shape[name] for name in names) == 0
 
 
 def optimizer_shardings(tree: Any, shardings: Mapping[str, NamedSharding], mesh: Mesh) -> Any:
@@ -78,6 +86,20 @@ def per_device_value(value: int, mesh: Mesh) -> jax.Array:
     """int32[devices] that is `value` on this process's devices, and on the others what their processes pass."""
     one_each = _sharding(mesh, (mesh.axis_names,))
     return jax.make_array_from_callback((mesh.size,), one_each, lambda index: np.full(1, value, np.int32))
+
+
+def put(array: Any, placed: NamedSharding) -> jax.Array:
+    """An array that every process has, or one that is global already, with this sharding."""
+    found: jax.Array
+    if placed.is_fully_addressable or not getattr(array, "is_fully_addressable", True):
+        found = jax.device_put(array, placed)
+    elif jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        # JAX does not put keys onto devices of other processes.
+        wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(array))
+        found = jax.jit(wrap, out_shardings=placed)(np.asarray(jax.random.key_data(array)))
+    else:
+        found = jax.device_put(np.asarray(array), placed)
+    return found
 
 
 def abstract_array(shape: Any, placed: NamedSharding) -> Any:

@@ -11,15 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from dispatcher.errors import ConfigError
 from dispatcher.runtime import sharding
 from dispatcher.runtime.checkpoint.tree import named_leaves
 from dispatcher.runtime.parameters import AbstractModel, Arrays, arrays_of, evaluating
 from dispatcher.runtime.training.config import TrainingConfig
 from dispatcher.runtime.training.placement import Placement, Rules, tracing
-from dispatcher.runtime.training.precision import Precision, parameter_names
+from dispatcher.runtime.training.precision import Precision, parameter_names, summed
 from dispatcher.runtime.training.state import EMA, MODEL, OPTIMIZER, State
 from dispatcher.runtime.training.step import LOSS
-from dispatcher.runtime.training.values import Mean, total
+from dispatcher.runtime.training.values import Mean, means_of, total
 
 # (state, batch) -> the state after one step, and its metrics.
 Step = Callable[[State, Any], tuple[State, Mapping[str, Mean]]]
@@ -39,8 +40,8 @@ class Action(IntEnum):
 
 
 class Block(NamedTuple):
-    """What a call of the compiled steps returns besides the state: metrics [steps] each, the agreed Action, and the
-    last step's faults."""
+    """What a call of the compiled steps returns besides the state: metrics [steps] each, the agreed Action, and
+    State.faults after each step, bool[steps, 1 + params]."""
 
     metrics: dict[str, Mean]
     action: jax.Array
@@ -98,10 +99,20 @@ class StateLayout:
         return State(step, key, params, variables, tree[OPTIMIZER], tree.get(EMA, {}), faults)
 
     def on_mesh(self, arrays: Mapping[str, Any]) -> Arrays:
-        """Arrays of the model with their types and at their places."""
-        types = self.abstract.model
+        """Arrays of the model with their types and at their places; ConfigError for other names and shapes."""
+        expected = self.abstract.model
+        unknown = sorted(arrays.keys() - expected.keys())
+        if unknown:
+            raise ConfigError(f"the model has no arrays {', '.join(unknown)}")
+        faults = [
+            f"{name}: {list(np.shape(array))} for {list(expected[name].shape)}"
+            for name, array in sorted(arrays.items())
+            if np.shape(array) != expected[name].shape
+        ]
+        if faults:
+            raise ConfigError(f"arrays that the model has in another shape: {', '.join(faults)}")
         return {
-            name: jax.device_put(array, self.places[name]).astype(types[name].dtype) for name, array in arrays.items()
+            name: sharding.put(array, self.places[name]).astype(expected[name].dtype) for name, array in arrays.items()
         }
 
     def _make(self) -> State:
@@ -115,8 +126,7 @@ class StateLayout:
             params=params,
             variables=variables,
             opt_state=self._init_optimizer(params),
-            # A copy: an array that is donated twice is an error.
-            ema={name: jnp.array(array) for name, array in params.items()} if self._training.ema is not None else {},
+            ema=averages(params) if self._training.ema is not None else {},
             faults=jnp.zeros(1 + len(params), bool),
         )
 
@@ -149,15 +159,15 @@ class CompiledTraining:
             found: tuple[State, Block] = self._steps(state, batch, requested, steps=steps)
         return found
 
-    def evaluate(self, model: Arrays, batch: Any, real: jax.Array) -> dict[str, Mean]:
-        """The metrics of a batch, whose rows count where `real` is true."""
+    def evaluate(self, model: Arrays, batch: Any, real: jax.Array | None) -> dict[str, Mean]:
+        """The metrics of a batch, whose rows count where `real` is true; None: all of them."""
         with tracing(self.layout.mesh, self._rules):
             found: dict[str, Mean] = self._evaluate(model, batch, real)
         return found
 
-    def metric_names(self, batch: Any) -> list[str]:
+    def metric_names(self, batch: Any, *, padded: bool) -> list[str]:
         """What an evaluation of a batch of such shapes gives; nothing is computed."""
-        real = sharding.shape(jax.tree.leaves(batch)[0].shape[:1], bool)
+        real = sharding.shape(jax.tree.leaves(batch)[0].shape[:1], bool) if padded else None
         with tracing(self.layout.mesh, self._rules):
             shapes = jax.eval_shape(self._evaluate_batch, self.layout.abstract.model, batch, real)
         return sorted(shapes)
@@ -168,29 +178,30 @@ class CompiledTraining:
         # One transfer for all.
         return sorted(name for name, flag in jax.device_get(flags).items() if flag)
 
-    def fault_names(self, faults: jax.Array) -> list[str]:
+    def fault_names(self, faults: Any) -> list[str]:
         """What was not finite in a step, by name: LOSS, and the parameters whose gradients were not."""
         names = [LOSS, *sorted(self.layout.abstract.params)]
-        return [name for name, flag in zip(names, jax.device_get(faults), strict=True) if flag]
+        return [name for name, flag in zip(names, faults, strict=True) if flag]
 
     def _run_steps(self, state: State, batch: Any, requested: jax.Array, *, steps: int) -> tuple[State, Block]:
         if steps == 1:
-            state, metrics = self._one(state, batch)
-            metrics = jax.tree.map(lambda number: number[None], metrics)
+            state, found = self._one(state, batch)
+            metrics, faults = jax.tree.map(lambda array: array[None], found)
         else:
-            state, metrics = jax.lax.scan(self._one, state, batch)
+            state, (metrics, faults) = jax.lax.scan(self._one, state, batch)
         asked = jnp.max(requested)
         if self._stops:
-            asked = jnp.maximum(asked, jnp.where(jnp.any(state.faults), Action.ABORT, Action.CONTINUE))
-        return state, Block(metrics, asked, state.faults)
+            asked = jnp.maximum(asked, jnp.where(jnp.any(faults), Action.ABORT, Action.CONTINUE))
+        return state, Block(metrics, asked, faults)
 
-    def _one(self, state: State, batch: Any) -> tuple[State, dict[str, Mean]]:
+    def _one(self, state: State, batch: Any) -> tuple[State, tuple[dict[str, Mean], jax.Array]]:
         new, metrics = self._step(state, batch)
-        placed: State = sharding.constrain(new, self.layout.shardings)
-        return placed, dict(metrics)
+        # A step of the user's own need not count.
+        placed: State = sharding.constrain(new.replace(step=state.step + 1), self.layout.shardings)
+        return placed, (means_of(metrics), placed.faults)
 
-    def _evaluate_batch(self, arrays: Arrays, batch: Any, real: jax.Array) -> dict[str, Mean]:
-        rows = len(real)
+    def _evaluate_batch(self, arrays: Arrays, batch: Any, real: jax.Array | None) -> dict[str, Mean]:
+        rows = len(jax.tree.leaves(batch)[0])
         model = evaluating(self.layout.model.merge(self._precision.computing(arrays, self._parameters)))
         values = self._evaluate_rows(model, self._precision.batch(batch))
         return {name: total(name, value, rows, real) for name, value in values.items()}
@@ -205,9 +216,14 @@ class CompiledTraining:
         return constrained
 
 
-def last(metrics: Mapping[str, Mean]) -> dict[str, Mean]:
-    """The metrics of the last step of a block."""
-    return {name: jax.tree.map(lambda numbers: numbers[-1], mean) for name, mean in metrics.items()}
+def averages(params: Arrays) -> Arrays:
+    """The averages of parameters before the first step: copies, because an array that is donated twice is an error."""
+    return {name: jnp.array(array, summed(array.dtype)) for name, array in params.items()}
+
+
+def at_step(metrics: Mapping[str, Mean], place: int) -> dict[str, Mean]:
+    """The metrics of the step at this place of a block; -1: its last."""
+    return {name: jax.tree.map(lambda numbers: numbers[place], mean) for name, mean in metrics.items()}
 
 
 def each_step(metrics: Mapping[str, Mean]) -> Sequence[dict[str, Mean]]:

@@ -7,17 +7,19 @@ Each process reads only the rows of its own devices.
 
 A `Streamed` is an iterator of rows whose state can be saved; each process has its own.
 
-Rows and batches are pytrees of arrays; a batch has one more axis, its first. Training batches are always full. The last
-batch of an evaluation is padded with copies of its last row, and comes with bool[rows], false for these.
+Batches are read ahead by threads. Rows and batches are pytrees of arrays; a batch has one more axis, its first. Those
+of a training are always full. The last one of an evaluation is padded with copies of its last row, and comes with
+bool[rows], false for these.
 """
 
 from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -28,16 +30,17 @@ from numpy.typing import NDArray
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.sharding import shape
 from dispatcher.runtime.training.order import rows_at
-from dispatcher.runtime.training.placement import batch_sharding
+from dispatcher.runtime.training.placement import batch_sharding, batch_shards
 
 _BASE64: Final = "base64"
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Rows by index. `[index]` may be called by another thread; a row is a pytree of arrays and numbers.
+    """Rows by index. A row is a pytree of arrays and numbers; lists in it are arrays, as Hugging Face has them.
 
-    A source that has `__getitems__(indices)`, which returns a list of rows, is asked for all rows of a batch at once.
+    `[index]` is called by several threads at once, unless `training.prefetch` is 0 or 1. A source that has
+    `__getitems__(indices)`, which returns a list of rows, is asked for all rows of a batch at once.
     """
 
     def __len__(self) -> int: ...
@@ -89,20 +92,41 @@ def read_batch(source: Any, indices: NDArray[np.int64]) -> Any:
     """The rows `indices` of a source as one batch; ConfigError when they cannot be stacked."""
     if isinstance(source, Arrays):
         return source.__getbatch__(indices)
+    if isinstance(source, np.ndarray):
+        # A memory-mapped file gives a copy of these rows.
+        return np.array(source[indices])
     many = getattr(source, "__getitems__", None)
     plain = indices.tolist()
     return stacked(many(plain) if many is not None else [source[index] for index in plain])
 
 
 def stacked(rows: Sequence[Any]) -> Any:
-    """Rows as one batch; ConfigError when they differ in structure or shape."""
+    """Rows as one batch; ConfigError when they differ in structure or shape, or are no numbers."""
+    if any(row is None for row in rows):
+        raise ConfigError("a row of the data is None, as those are that a filter leaves out: stream them (Streamed)")
     try:
-        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows)
+        batch = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows, is_leaf=_is_list)
     except ValueError as error:
-        shapes = [jax.tree.map(lambda leaf: list(np.shape(leaf)), row) for row in rows]
+        shapes = [jax.tree.map(_shape_of, row, is_leaf=_is_list) for row in rows]
         other = next((shape for shape in shapes if shape != shapes[0]), None)
         seen = f"{shapes[0]} and {other}" if other is not None else str(error)
         raise ConfigError(f"the rows of a batch have different shapes: {seen}: pad them to one shape") from None
+    for path, array in jax.tree_util.tree_leaves_with_path(batch):
+        if array.dtype.kind in "OSUMm":
+            name = jax.tree_util.keystr(path, simple=True, separator="/") or "a row"
+            raise ConfigError(f"{name} is {array.dtype} in the data: expected numbers; leave it out, or encode it")
+    return batch
+
+
+def _is_list(node: Any) -> bool:
+    return isinstance(node, list)
+
+
+def _shape_of(leaf: Any) -> Any:
+    try:
+        return list(np.shape(leaf))
+    except ValueError:
+        return "lists of different lengths"
 
 
 class Loaded(NamedTuple):
@@ -114,17 +138,17 @@ class Loaded(NamedTuple):
 
 
 class Loader:
-    """Batches of a source for a training, read ahead by a thread; closed at the end.
+    """Batches for a training, read ahead by threads; closed at the end.
 
-    A batch has `blocks` x `rows` rows: arrays [rows, ...], or [blocks, rows, ...] when `take` is asked for several.
+    Arrays are [rows, ...], or [steps, rows, ...] when `take` is asked for several steps.
     """
 
     def __init__(self, reader: Reader, mesh: Mesh, *, ahead: int) -> None:
         self._reader = reader
         self._mesh = mesh
         self._ahead = ahead
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="data")
-        self._waiting: list[tuple[int, Future[tuple[Any, Any]]]] = []
+        self._pool = ThreadPoolExecutor(max(1, ahead) if reader.parallel else 1, thread_name_prefix="data")
+        self._waiting: list[tuple[int, Future[Read]]] = []
 
     def take(self, steps: int, following: Sequence[int] = ()) -> Loaded:
         """The batches of the next `steps` steps; `following` are the numbers of steps of the calls after this one."""
@@ -143,36 +167,55 @@ class Loader:
             if number < len(self._waiting):
                 assert self._waiting[number][0] == steps, "calls come in the order in which they were announced"
                 continue
-            self._waiting.append((steps, self._pool.submit(self._reader.read, steps)))
+            self._waiting.append((steps, self._pool.submit(self._reader.following(steps))))
+
+
+class Read(NamedTuple):
+    """The rows of this process on the host, and the position in the data after them."""
+
+    host: Any
+    position: Any
 
 
 class Reader(Protocol):
-    """Reads the rows of this process, one call after the other, in a thread of the loader."""
+    """The rows of this process, one call of a training after the other."""
 
-    def read(self, steps: int) -> tuple[Any, Any]:
-        """The rows of this process of the next `steps` steps, on the host, and the position after them."""
+    @property
+    def parallel(self) -> bool:
+        """Whether what `following` returns may be called by several threads at once."""
+
+    def following(self, steps: int) -> Callable[[], Read]:
+        """What reads the rows of the next `steps` steps when it is called."""
 
     def on_devices(self, host: Any, mesh: Mesh, steps: int) -> Any:
-        """What `read` returned, as global arrays."""
+        """The rows of so many steps as global arrays."""
 
 
 class SourceReader:
     """Reads a Source from the sample `position` on: the number of rows that were trained on before."""
 
-    def __init__(self, source: Source, batch_size: int, mesh: Mesh, *, seed: int, position: Any = None) -> None:
+    parallel = True
+
+    def __init__(
+        self, source: Source, batch_size: int, mesh: Mesh, *, microbatches: int, seed: int, position: Any = None
+    ) -> None:
         self._source = source
         self._batch_size = batch_size
         self._seed = seed
-        self._length = _length(source)
+        self._length = len(source)
         self._samples = self._checked(position)
         self._mine = local_rows(batch_size, mesh)
+        self._rows = placed_rows(batch_size, mesh, microbatches)[self._mine]
 
-    def read(self, steps: int) -> tuple[Any, Any]:
-        starts = self._samples + np.arange(steps, dtype=np.int64) * self._batch_size
-        samples = (starts[:, None] + self._mine[None, :]).reshape(-1)
+    def following(self, steps: int) -> Callable[[], Read]:
+        first, self._samples = self._samples, self._samples + steps * self._batch_size
+        return partial(self._read, first, steps)
+
+    def _read(self, first: int, steps: int) -> Read:
+        starts = first + np.arange(steps, dtype=np.int64) * self._batch_size
+        samples = (starts[:, None] + self._rows[None, :]).reshape(-1)
         host = read_batch(self._source, rows_at(samples, self._length, self._seed))
-        self._samples += steps * self._batch_size
-        return host, {"samples": self._samples, "rows": self._length}
+        return Read(host, {"samples": first + steps * self._batch_size, "rows": self._length})
 
     def on_devices(self, host: Any, mesh: Mesh, steps: int) -> Any:
         return _global_batch(host, mesh, self._batch_size, self._mine, steps)
@@ -196,10 +239,17 @@ class SourceReader:
 class StreamReader:
     """Reads a Streamed, from the state in `position` on."""
 
-    def __init__(self, stream: Streamed, batch_size: int, mesh: Mesh, *, position: Any = None) -> None:
+    parallel = False
+
+    def __init__(
+        self, stream: Streamed, batch_size: int, mesh: Mesh, *, microbatches: int, position: Any = None
+    ) -> None:
         self._rows = stream.rows if hasattr(stream.rows, "__next__") else iter(stream.rows)
         self._batch_size = batch_size
         self._mine = local_rows(batch_size, mesh)
+        rows = placed_rows(batch_size, mesh, microbatches)[self._mine]
+        # Of the rows of this process, in the order in which they come.
+        self._order = np.argsort(np.argsort(rows))
         if not isinstance(self._rows, RowIterator):
             raise ConfigError(
                 f"Streamed({type(self._rows).__qualname__}): it has no get_state and set_state, so a training could "
@@ -208,15 +258,19 @@ class StreamReader:
         if position is not None:
             self._rows.set_state(self._checked(position))
 
-    def read(self, steps: int) -> tuple[Any, Any]:
+    def following(self, steps: int) -> Callable[[], Read]:
+        return partial(self._read, steps)
+
+    def _read(self, steps: int) -> Read:
         try:
-            host = stacked([next(self._rows) for _ in range(steps * len(self._mine))])
+            batches = [[next(self._rows) for _ in self._mine] for _ in range(steps)]
         except StopIteration:
             raise ConfigError("the stream of training rows has ended: it must be endless; repeat it") from None
+        host = stacked([batch[place] for batch in batches for place in self._order])
         state = self._rows.get_state()
         if isinstance(state, bytes):
             state = {_BASE64: base64.b64encode(state).decode()}
-        return host, {"state": state, "processes": jax.process_count()}
+        return Read(host, {"state": state, "processes": jax.process_count()})
 
     def on_devices(self, host: Any, mesh: Mesh, steps: int) -> Any:
         return _global_batch(host, mesh, self._batch_size, self._mine, steps)
@@ -236,12 +290,14 @@ class StreamReader:
         return base64.b64decode(state[_BASE64]) if isinstance(state, Mapping) and set(state) == {_BASE64} else state
 
 
-def make_reader(data: Any, batch_size: int, mesh: Mesh, *, seed: int, position: Any = None) -> Reader:
+def make_reader(
+    data: Any, batch_size: int, mesh: Mesh, *, seed: int, microbatches: int = 1, position: Any = None
+) -> Reader:
     """The reader for what `Trainer.data` returned, which continues at `position`; None: at the beginning."""
     if isinstance(data, Streamed):
-        return StreamReader(data, batch_size, mesh, position=position)
+        return StreamReader(data, batch_size, mesh, microbatches=microbatches, position=position)
     check_source(data, "data()")
-    return SourceReader(data, batch_size, mesh, seed=seed, position=position)
+    return SourceReader(data, batch_size, mesh, microbatches=microbatches, seed=seed, position=position)
 
 
 def check_source(data: Any, where: str) -> None:
@@ -251,23 +307,26 @@ def check_source(data: Any, where: str) -> None:
             f"{where} is {type(data).__qualname__}: expected a Source, which has len() and [index]; arrays with one "
             "row for each index are wrapped: Arrays({...})"
         )
+    if len(data) < 1:
+        raise ConfigError(f"{where} has no rows: {type(data).__qualname__} of length 0")
 
 
 class Evaluated(NamedTuple):
-    """A batch of an evaluation on the devices, and bool[rows]: false for padding."""
+    """A batch of an evaluation on the devices, and bool[rows]: false for padding; None: the source needs none."""
 
     batch: Any
-    real: jax.Array
+    real: jax.Array | None
 
 
 def evaluation_batches(source: Any, rows: int, mesh: Mesh) -> Iterator[Evaluated]:
     """All rows of a source in their own order, in batches of `rows` rows; the last one is padded."""
-    length, mine = _length(source), local_rows(rows, mesh)
+    length, mine = len(source), local_rows(rows, mesh)
     for start in range(0, length, rows):
         samples = start + mine
         host = read_batch(source, np.minimum(samples, length - 1))
-        batch, real = _global_batch((host, samples < length), mesh, rows, mine, 1)
-        yield Evaluated(batch, real)
+        # Either all batches of a source have a mask or none, so that one function is compiled.
+        real = samples < length if length % rows else None
+        yield Evaluated(*_global_batch((host, real), mesh, rows, mine, 1))
 
 
 def local_rows(rows: int, mesh: Mesh) -> NDArray[np.int64]:
@@ -278,21 +337,39 @@ def local_rows(rows: int, mesh: Mesh) -> NDArray[np.int64]:
     return np.array(sorted(found), np.int64)
 
 
-def on_mesh(batch: Any, mesh: Mesh) -> Any:
-    """A full batch that every process has, as global arrays."""
-    sharding = batch_sharding(mesh)
+def placed_rows(rows: int, mesh: Mesh, microbatches: int) -> NDArray[np.int64]:
+    """Which row of a batch stands where on the devices: int64[rows].
+
+    Each device has its rows of all microbatches, so that no row moves when a step splits the batch (`Updater`), and a
+    microbatch has the same rows on every mesh: with BatchNorm their statistics would differ.
+    """
+    return np.arange(rows, dtype=np.int64).reshape(microbatches, batch_shards(mesh), -1).swapaxes(0, 1).reshape(-1)
+
+
+def on_mesh(batch: Any, mesh: Mesh, *, microbatches: int) -> Any:
+    """A full batch that every process has, as global arrays; ConfigError when it cannot be split."""
+    multiple = microbatches * batch_shards(mesh)
+    lengths = sorted({np.shape(leaf)[:1] for leaf in jax.tree.leaves(batch)})
+    if len(lengths) != 1 or not lengths[0] or not lengths[0][0] or lengths[0][0] % multiple:
+        rows = ", ".join(str(length[0]) if length else "no axis" for length in lengths) or "no arrays"
+        raise ConfigError(
+            f"a batch whose arrays have {rows} rows: expected one number, a multiple of {multiple}, which is the "
+            "number of devices that share a batch times that of accumulation steps"
+        )
+    sharding, order = batch_sharding(mesh), placed_rows(lengths[0][0], mesh, microbatches)
 
     def put(array: Any) -> jax.Array:
-        array = np.asarray(array)
+        array = np.asarray(array)[order]
         placed: jax.Array = jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
         return placed
 
-    return jax.device_put(batch, sharding) if sharding.is_fully_addressable else jax.tree.map(put, batch)
+    return jax.tree.map(put, batch)
 
 
-def row_shapes(batch: Any) -> Any:
-    """The shapes and types of a batch, [rows, ...] each."""
-    return jax.tree.map(lambda array: shape(array.shape, array.dtype), batch)
+def shapes_of_rows(batch: Any, rows: int) -> Any:
+    """The shapes and types of a batch of so many such rows, [rows, ...] each, as the devices have them."""
+    kind = jax.dtypes.canonicalize_dtype
+    return jax.tree.map(lambda array: shape((rows, *array.shape[1:]), kind(array.dtype)), batch)
 
 
 def _global_batch(host: Any, mesh: Mesh, rows: int, mine: NDArray[np.int64], steps: int) -> Any:
@@ -303,7 +380,8 @@ def _global_batch(host: Any, mesh: Mesh, rows: int, mine: NDArray[np.int64], ste
     def put(array: NDArray[Any]) -> jax.Array:
         local = array.reshape(steps, len(mine), *array.shape[1:])
         if sharding.is_fully_addressable:
-            return jax.device_put(local if several else local[0], sharding)
+            placed: jax.Array = jax.device_put(local if several else local[0], sharding)
+            return placed
         place = {int(row): number for number, row in enumerate(mine)}
 
         def part(index: Any) -> NDArray[Any]:
@@ -315,10 +393,3 @@ def _global_batch(host: Any, mesh: Mesh, rows: int, mine: NDArray[np.int64], ste
         return jax.make_array_from_callback((steps, *shape) if several else shape, sharding, part)
 
     return jax.tree.map(put, host)
-
-
-def _length(source: Any) -> int:
-    length = len(source)
-    if length < 1:
-        raise ConfigError(f"the data has no rows: {type(source).__qualname__} of length 0")
-    return length

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.runtime.parameters import Arrays
 from dispatcher.runtime.training.compiled import CompiledTraining
-from dispatcher.runtime.training.data import Evaluated, evaluation_batches, read_batch, row_shapes
+from dispatcher.runtime.training.data import Evaluated, evaluation_batches, read_batch, shapes_of_rows
 from dispatcher.runtime.training.placement import batch_shards
 from dispatcher.runtime.training.values import Mean
 
@@ -74,20 +75,24 @@ class Evaluator:
             yield jax.device_get(before)
 
     def _batches(self, source: Any) -> Iterator[Evaluated]:
-        shards = batch_shards(self._mesh)
-        # Of a small source no batch has more rows than it must.
-        rows = min(self._rows, -(-len(source) // shards) * shards)
-        for batch in evaluation_batches(source, rows, self._mesh):
+        for batch in evaluation_batches(source, self._batch_rows(source), self._mesh):
             if self.is_exiting():
                 raise EvaluationInterrupted
             yield batch
+
+    def _batch_rows(self, source: Any) -> int:
+        """Of a small source no batch has more rows than it must."""
+        shards = batch_shards(self._mesh)
+        return min(self._rows, -(-len(source) // shards) * shards)
 
     def names(self) -> list[str]:
         """What an evaluation gives, by `EVALUATION/METRIC`; one row of each source is read, and nothing is computed."""
         found = []
         for name, source in self._evaluations.items():
-            row = row_shapes(read_batch(source, _first_rows(source)))
-            found += [f"{name}/{metric}" for metric in self._compiled.metric_names(row)]
+            rows = self._batch_rows(source)
+            batch = shapes_of_rows(read_batch(source, np.zeros(1, np.int64)), rows)
+            metrics = self._compiled.metric_names(batch, padded=bool(len(source) % rows))
+            found += [f"{name}/{metric}" for metric in metrics]
         return found
 
 
@@ -110,9 +115,3 @@ def is_better(best: Best, value: float, than: float | None) -> bool:
     if not math.isfinite(value):
         return False
     return than is None or (value < than if best[1] == "min" else value > than)
-
-
-def _first_rows(source: Any) -> Any:
-    import numpy as np
-
-    return np.zeros(1, np.int64) if len(source) else np.zeros(0, np.int64)

@@ -13,7 +13,7 @@ import jax
 from dispatcher import contract
 from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.training import divergence
-from dispatcher.runtime.training.compiled import Action, Block, each_step, last
+from dispatcher.runtime.training.compiled import Action, Block, at_step, each_step
 from dispatcher.runtime.training.data import Loader, Reader
 from dispatcher.runtime.training.evaluation import EvaluationInterrupted, is_better
 from dispatcher.runtime.training.speed import PEAK_FLOPS, Stopwatch
@@ -42,6 +42,8 @@ class Loop:
         self._watch = Stopwatch()
         self._loader = Loader(reader, trainer.setup.mesh, ahead=self._training.prefetch)
         self._previous: tuple[int, Block] | None = None
+        # The block whose steps `on_step` has not seen.
+        self._unseen: tuple[int, Block] | None = None
         # The metrics of a block that are only logged are read while the next one runs.
         self._unlogged: tuple[int, Block] | None = None
         self._reads_each_step = trainer.reads_each_step
@@ -56,7 +58,6 @@ class Loop:
                 self._evaluate_and_log(pending)
             while self._trainer.steps_done < self._training.steps:
                 self._block()
-            self._read_late()
 
     def _block(self) -> None:
         trainer, training = self._trainer, self._training
@@ -73,9 +74,8 @@ class Loop:
         action = self._policy.after(None if self._previous is None else (first, self._previous[1].action))
         if action is Action.ABORT and self._previous is not None:
             raise self._diverged(*self._previous)
-        if self._reads_each_step and self._previous is not None:
-            self._call_on_step(*self._previous)
-        self._previous = end, block
+        self._call_on_step()
+        self._previous = self._unseen = end, block
         if self._unlogged is not None:
             self._write_metrics(self._unlogged[0], self._read(*self._unlogged))
             self._unlogged = None
@@ -93,6 +93,8 @@ class Loop:
             return
         found = self._read(end, block)
         self._watch.pause()
+        # Before they are saved: no later attempt makes these steps again.
+        self._call_on_step()
         self._finish_block(found if logging_due else {}, saving=saving, evaluating=evaluating)
         if action is Action.EXIT and end < training.steps:
             self._exit_saved()
@@ -109,11 +111,6 @@ class Loop:
         if self._trainer.retention().best:
             # Only now does the checkpoint have the metrics by which the best ones are kept.
             self._save()
-
-    def _read_late(self) -> None:
-        """What the last block has brought, where its metrics are read late."""
-        if self._reads_each_step and self._previous is not None:
-            self._call_on_step(*self._previous)
 
     def _evaluate_and_log(self, metrics: dict[str, float]) -> None:
         """Evaluate, log the result together with `metrics`, save a new best checkpoint."""
@@ -151,7 +148,7 @@ class Loop:
         """The metrics of the step `end`, read from the devices; FloatingPointError when it has diverged."""
         if int(block.action) == Action.ABORT:
             raise self._diverged(end, block)
-        means: dict[str, Mean] = jax.device_get(last(block.metrics))
+        means: dict[str, Mean] = jax.device_get(at_step(block.metrics, -1))
         found = read(means) | self._trainer.extra_metrics(end)
         units = float(means[LOSS].weight) if LOSS in means else float(self._training.batch_size)
         return found | self._watch.read(
@@ -167,15 +164,22 @@ class Loop:
         each = PEAK_FLOPS.get(devices[0].device_kind)
         return None if each is None else each * len(devices)
 
-    def _call_on_step(self, end: int, block: Block) -> None:
+    def _call_on_step(self) -> None:
+        """Call `on_step` for the steps that it has not seen."""
+        if not self._reads_each_step or self._unseen is None:
+            return
+        (end, block), self._unseen = self._unseen, None
         steps = each_step(block.metrics)
         for number, means in enumerate(steps):
             self._trainer.on_step(end - len(steps) + number + 1, read(means))
 
-    def _diverged(self, step: int, block: Block) -> FloatingPointError:
+    def _diverged(self, end: int, block: Block) -> FloatingPointError:
         trainer = self._trainer
-        found = read(last(block.metrics)) | trainer.extra_metrics(step)
-        faults = trainer.setup.compiled.fault_names(block.faults)
+        flags = jax.device_get(block.faults)
+        first = int(flags.any(axis=1).argmax())
+        step = end - len(flags) + first + 1
+        found = read(at_step(block.metrics, first)) | trainer.extra_metrics(step)
+        faults = trainer.setup.compiled.fault_names(flags[first])
         loss, lr = found.get(LOSS, math.nan), found.get(LEARNING_RATE)
         return divergence.step_error(faults, step, self._training.steps, loss, lr, trainer.last_saved())
 

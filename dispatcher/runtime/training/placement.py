@@ -141,22 +141,27 @@ class Placement:
             names: Sequence[Any] = [axis]
         else:
             names = list(axis)
-        found: list[str] = []
-        for name in names:
-            if name is None:
-                continue
-            if name in own_rules or name in self.rules:
-                to = own_rules[name] if name in own_rules else self.rules[name]
-                found += [] if to is None else [to] if isinstance(to, str) else list(to)
-            elif name in self.mesh.shape:
-                found.append(name)
-            else:
-                rules, axes = ", ".join(self.rules) or "there are no rules", ", ".join(self.mesh.shape)
-                raise ConfigError(
-                    f"unknown axis {name!r}{nearest(str(name), [*self.rules, *self.mesh.shape])}: not a logical axis "
-                    f"({rules}) nor one of the mesh ({axes}); map it in training.axis_rules, to null for replication"
-                )
+        found = [to for name in names if name is not None for to in self._mapped(name, {**self.rules, **own_rules})]
         return found[0] if len(found) == 1 else tuple(found) or None
+
+    def _mapped(self, name: str, rules: Rules) -> list[str]:
+        """The axes of the mesh that one name stands for."""
+        if name in rules:
+            found = _listed(rules[name])
+            lacking = [axis for axis in found if axis not in self.mesh.shape]
+            if lacking:
+                raise ConfigError(
+                    f"the rule of {name!r} has the axis {lacking[0]!r}{nearest(lacking[0], self.mesh.shape)}, which "
+                    f"the mesh lacks: expected {', '.join(self.mesh.shape)} or None; add it to training.mesh"
+                )
+            return found
+        if name in self.mesh.shape:
+            return [name]
+        logical, axes = ", ".join(rules) or "there are no rules", ", ".join(self.mesh.shape)
+        raise ConfigError(
+            f"unknown axis {name!r}{nearest(str(name), [*rules, *self.mesh.shape])}: not a logical axis "
+            f"({logical}) nor one of the mesh ({axes}); map it in training.axis_rules, to null for replication"
+        )
 
     def _divides(self, axis: Axes, size: int) -> bool:
         return size % self._size(axis) == 0
@@ -180,11 +185,16 @@ class Placement:
             f"training.axis_rules.{name} = {axis!r}: the mesh has no such axis{nearest(axis, self.mesh.shape)}: "
             f"expected {', '.join(self.mesh.shape)} or null; add it to training.mesh"
             for name, to in self.rules.items()
-            for axis in ([] if to is None else [to] if isinstance(to, str) else to)
+            for axis in _listed(to)
             if axis not in self.mesh.shape
         ]
         if faults:
             raise ConfigError("\n".join(faults))
+
+
+def _listed(to: Any) -> list[str]:
+    """The axes of the mesh that a rule names: none, one or several."""
+    return [] if to is None else [to] if isinstance(to, str) else list(to)
 
 
 def _used(axes: Iterable[Axes]) -> list[str]:

@@ -17,15 +17,16 @@ FloatType = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class Precision:
-    """`params` is the type in which parameters and their averages are kept and updated, `compute` the one that they and
-    the batch have in the model, `output` that of what `forward` returns.
+    """`params` is the type in which parameters are kept and updated, null: as the model makes them. `compute` is the
+    one that they and the batch have in the model, null: as they are. `output` is that of what `forward` returns.
 
     Only floating-point numbers of 16 and 32 bits are converted, and of the model's variables only parameters: running
-    statistics keep their type. Losses and metrics are always added up in float32. float16 has no loss scaling.
+    statistics keep their type. Losses, metrics, gradients of microbatches and averages of parameters are always added
+    up in float32. float16 has no loss scaling.
     """
 
-    params: FloatType = field("params", default="float32")
-    compute: FloatType = field("compute", default="float32")
+    params: FloatType | None = field("params", default=None)
+    compute: FloatType | None = field("compute", default=None)
     output: FloatType = field("output", default="float32")
 
     def stored(self, arrays: Mapping[str, Any], parameters: frozenset[str]) -> dict[str, Any]:
@@ -34,12 +35,11 @@ class Precision:
 
     def computing(self, arrays: Mapping[str, Any], parameters: frozenset[str]) -> dict[str, Any]:
         """The model's `arrays` as it computes with them."""
-        return _converted(arrays, parameters, self.compute) if self.compute != self.params else dict(arrays)
+        return _converted(arrays, parameters, self.compute)
 
     def batch(self, batch: Any) -> Any:
         """A batch as the model gets it; numbers that are no floating-point numbers stay as they are."""
-        # Without mixed precision the model decides, as it does in plain Flax.
-        return batch if self.compute == "float32" else jax.tree.map(lambda array: _convert(array, self.compute), batch)
+        return jax.tree.map(lambda array: _convert(array, self.compute), batch)
 
     def returned(self, tree: Any) -> Any:
         """What `forward` returns."""
@@ -51,11 +51,18 @@ def parameter_names(variables: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
     return frozenset(name for name, (_, variable) in variables.items() if isinstance(variable, nnx.Param))
 
 
-def _converted(arrays: Mapping[str, Any], names: frozenset[str], kind: str) -> dict[str, Any]:
+def _converted(arrays: Mapping[str, Any], names: frozenset[str], kind: str | None) -> dict[str, Any]:
     return {name: _convert(array, kind) if name in names else array for name, array in arrays.items()}
 
 
-def _convert(array: Any, kind: str) -> Any:
+def summed(dtype: Any) -> Any:
+    """The type in which numbers of this type are added up: at least float32."""
+    return jnp.promote_types(dtype, jnp.float32)
+
+
+def _convert(array: Any, kind: str | None) -> Any:
+    if kind is None:
+        return array
     dtype = jnp.dtype(array.dtype)
     if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize not in (2, 4):
         return array

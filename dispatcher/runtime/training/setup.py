@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 from tabulate import tabulate
 
+from dispatcher.errors import ConfigError
 from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, eval_shape
 from dispatcher.runtime.training.compiled import CompiledTraining, StateLayout
 from dispatcher.runtime.training.config import Microbatching
@@ -21,7 +22,18 @@ from dispatcher.runtime.training.step import Updater
 if TYPE_CHECKING:
     from dispatcher.runtime.training.trainer import Trainer
 
-_log = logging.getLogger(__name__)
+
+def trained_names(model: AbstractModel, chosen: nnx.filterlib.Filter) -> frozenset[str]:
+    """The names of the variables that `TRAINABLE` chooses; ConfigError if there are none, or one has no gradient."""
+    names = model.names(chosen)
+    if not names:
+        kinds = sorted({type(variable).__name__ for _, variable in model.variables.values()})
+        raise ConfigError(f"TRAINABLE = {chosen}: the model has no such variables: it has {', '.join(kinds) or 'none'}")
+    shapes = model.shapes()
+    others = [f"{name} ({shapes[name].dtype})" for name in names if not jnp.issubdtype(shapes[name].dtype, jnp.inexact)]
+    if others:
+        raise ConfigError(f"TRAINABLE = {chosen}: {', '.join(others)}: only floating-point numbers have gradients")
+    return frozenset(names)
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,7 @@ class Setup:
             make_model,
             model,
             placement,
-            trained=frozenset(model.names(trainer.TRAINABLE)),
+            trained=trained_names(model, trainer.TRAINABLE),
             init_optimizer=trainer.init_optimizer,
             training=training,
         )

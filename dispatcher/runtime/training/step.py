@@ -17,7 +17,7 @@ from dispatcher.runtime.model_state import Watch, carried, strongly_typed
 from dispatcher.runtime.parameters import AbstractModel, Arrays
 from dispatcher.runtime.training.config import Microbatching
 from dispatcher.runtime.training.placement import batch_axes, batch_shards
-from dispatcher.runtime.training.precision import Precision
+from dispatcher.runtime.training.precision import Precision, summed
 from dispatcher.runtime.training.state import State
 from dispatcher.runtime.training.values import Mean, loss_and_metrics, total
 
@@ -140,12 +140,12 @@ class Updater:
         # Else the averages are near the initial parameters for the first 1 / (1 - decay) steps.
         decay = jnp.minimum(self.average, (1.0 + state.step) / (10.0 + state.step))
         return {
-            name: (old.astype(jnp.float32) * decay + params[name].astype(jnp.float32) * (1 - decay)).astype(old.dtype)
+            name: (old * decay + params[name].astype(old.dtype) * (1 - decay)).astype(old.dtype)
             for name, old in state.ema.items()
         }
 
     def _split(self, batch: Any) -> Any:
-        """Rows [batch, ...] -> [accumulation_steps, microbatch_size, ...]: no row leaves its device."""
+        """Rows [batch, ...] -> [accumulation_steps, microbatch_size, ...]: no row leaves its device (`placed_rows`)."""
         count, shards, axes = self.microbatching.accumulation_steps, batch_shards(self.mesh), batch_axes(self.mesh)
 
         def split(array: jax.Array) -> jax.Array:
@@ -202,12 +202,13 @@ def _accumulated(
     zeros = (
         Mean(jnp.float32(0), jnp.float32(0)),
         jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), metric_shapes),
-        jax.tree.map(jnp.zeros_like, state.params),
+        jax.tree.map(lambda array: jnp.zeros(array.shape, summed(array.dtype)), state.params),
     )
     start = zeros, {name: strongly_typed(state.variables[name]) for name in names}
     ((loss, metrics, gradients), kept), _ = jax.lax.scan(accumulate, start, (microbatches, jnp.arange(steps)))
     divisor = _divisor(loss.weight)
-    return Gradients(jax.tree.map(lambda array: (array / divisor).astype(array.dtype), gradients), loss, metrics, kept)
+    means = jax.tree.map(lambda array, kept: (array / divisor).astype(kept.dtype), gradients, state.params)
+    return Gradients(means, loss, metrics, kept)
 
 
 def _divisor(weight: jax.Array) -> jax.Array:

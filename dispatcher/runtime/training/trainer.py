@@ -9,12 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
 
-from dispatcher.errors import ConfigError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
 from dispatcher.runtime.configuration import configure
@@ -26,9 +24,9 @@ from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
 from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
 from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
-from dispatcher.runtime.sharding import shape
+from dispatcher.runtime.sharding import put, shape
 from dispatcher.runtime.training import divergence, surroundings
-from dispatcher.runtime.training.compiled import Block
+from dispatcher.runtime.training.compiled import Block, averages
 from dispatcher.runtime.training.config import AUTO, Microbatching, TrainingConfig
 from dispatcher.runtime.training.data import Reader, Source, Streamed, check_source, make_reader, on_mesh
 from dispatcher.runtime.training.evaluation import Evaluator, check_best
@@ -214,7 +212,8 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     def update(self, batch: Any) -> dict[str, float]:
         """Make one step by hand on a batch of host arrays [batch_size, ...], with the bits of `run`; its metrics."""
         self.begin()
-        placed = on_mesh(batch, self.setup.mesh)
+        mesh = self.setup.mesh
+        placed = on_mesh(batch, mesh, microbatches=self.setup.microbatching.accumulation_steps)
         block = self.run_block(placed, 1, Policy(self.setup.mesh).requested)
         return read({name: jax.tree.map(lambda numbers: numbers[0], mean) for name, mean in block.metrics.items()})
 
@@ -282,14 +281,11 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         setup = self.setup
         with tracing(setup.mesh, setup.placement.rules):
             state = setup.layout.new()
-        arrays = self.start_from()
-        unknown = sorted(arrays.keys() - setup.layout.places.keys())
-        if unknown:
-            raise ConfigError(f"the model has no arrays {', '.join(unknown)}")
-        params, variables = setup.layout.split(setup.layout.on_mesh(arrays))
-        averages = {name: jnp.array(array) for name, array in params.items() if name in state.ema}
+        params, variables = setup.layout.split(setup.layout.on_mesh(self.start_from()))
         return state.replace(
-            params=state.params | params, variables=state.variables | variables, ema=state.ema | averages
+            params=state.params | params,
+            variables=state.variables | variables,
+            ema=state.ema | averages(params) if state.ema else {},
         )
 
     def probe_batch_size(self, per_device: int, accumulation_steps: int) -> None:
@@ -298,8 +294,10 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         size = per_device * batch_shards(mesh)
         self._prepare(mesh, Microbatching(accumulation_steps, size))
         self.begin()
-        reader = make_reader(self.data(), accumulation_steps * size, mesh, seed=self.training.seed)
-        host, _ = reader.read(1)
+        reader = make_reader(
+            self.data(), accumulation_steps * size, mesh, seed=self.training.seed, microbatches=accumulation_steps
+        )
+        host, _ = reader.following(1)()
         for _ in range(2):
             self.run_block(reader.on_devices(host, mesh, 1), 1, Policy(mesh).requested)
         jax.block_until_ready(self.live_state)  # type: ignore[no-untyped-call]
@@ -342,7 +340,8 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     def model_to_evaluate(self) -> Arrays:
         """The arrays of the model with which evaluations compute: with averaged parameters where there are any."""
         state = self.live_state
-        return {**state.params, **state.ema} | state.variables
+        averaged = {name: array.astype(state.params[name].dtype) for name, array in state.ema.items()}
+        return state.params | averaged | state.variables
 
     def run_block(self, batch: Any, steps: int, requested: jax.Array) -> Block:
         """Make `steps` steps on a batch that is on the devices."""
@@ -397,7 +396,12 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
 
     def _reader(self) -> Reader:
         return make_reader(
-            self.data(), self.training.batch_size, self.setup.mesh, seed=self.training.seed, position=self.position
+            self.data(),
+            self.training.batch_size,
+            self.setup.mesh,
+            seed=self.training.seed,
+            microbatches=self.setup.microbatching.accumulation_steps,
+            position=self.position,
         )
 
     def _policy(self) -> Policy:
@@ -443,8 +447,8 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         surroundings.tell_differences(metadata.get("surroundings"), restored.ref.url)
         key = contents.random.restore() if contents.random is not None else None
         key = jax.random.key(self.training.seed) if key is None else key
-        step = jax.device_put(np.int32(restored.ref.step), layout.shardings.step)
-        self.state = layout.with_tree(restored.tree, step, jax.device_put(key, layout.shardings.key))
+        step = put(np.asarray(restored.ref.step, np.int32), layout.shardings.step)
+        self.state = layout.with_tree(restored.tree, step, put(key, layout.shardings.key))
         self.steps_done = restored.ref.step
         self.measured = dict(metadata.get("measured") or {})
         self.best = (metadata["best"][0], metadata["best"][1]) if metadata.get("best") else None

@@ -77,6 +77,19 @@ def loss_and_metrics(returned: Any) -> tuple[Value, dict[str, Value]]:
     return returned, {}
 
 
+def means_of(metrics: Mapping[str, Any]) -> dict[str, Mean]:
+    """The metrics that a step returned: means, or single numbers; TypeError for all others."""
+    return {name: value if isinstance(value, Mean) else _single(name, value) for name, value in metrics.items()}
+
+
+def _single(name: str, value: Any) -> Mean:
+    if jnp.ndim(value):
+        raise TypeError(
+            f"{name}: {value.dtype}{list(value.shape)} as a metric of a step: expected a single number, or a Mean"
+        )
+    return Mean.of(value)
+
+
 def read(means: Mapping[str, Mean]) -> dict[str, float]:
     """The means as numbers, read from the devices with one transfer."""
     host = jax.device_get(dict(means))

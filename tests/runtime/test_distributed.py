@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,12 +135,10 @@ def test_one_process_alone_initialises_nothing() -> None:
 class Two:
     """One attempt of one entry as two processes, with no script: the command that every launcher starts."""
 
-    def __init__(self, root: Path, cache: Path, number: int, **training: Any) -> None:
+    def __init__(self, root: Path, cache: Path, number: int, entry: dict[str, Any]) -> None:
         address = f"127.0.0.1:{free_port()}"
         self.processes = [
-            Attempt(
-                root, cache, number, tiny_entry(**training), **one_of_two(address, place), DISPATCHER_HEARTBEAT_S="10"
-            )
+            Attempt(root, cache, number, entry, **one_of_two(address, place), DISPATCHER_HEARTBEAT_S="10")
             for place in range(2)
         ]
         self.first = self.processes[0]
@@ -163,11 +162,12 @@ class Two:
 @pytest.mark.timeout(900)
 def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_path: Path, jax_cache: Path) -> None:
     words = {"steps": 400, "save_every": 20, "eval_every": 100}
-    undisturbed = Two(tmp_path / "undisturbed", jax_cache, 1, **words)
+    entry = tiny_entry(**words)
+    undisturbed = Two(tmp_path / "undisturbed", jax_cache, 1, entry)
     assert undisturbed.end() == [0, 0]
 
     root = tmp_path / "disturbed"
-    preempted = Two(root, jax_cache, 1, **words)
+    preempted = Two(root, jax_cache, 1, entry)
     preempted.wait_for(10)
     # Only one of them is told; both have to stop after the same step.
     preempted.send(signal.SIGTERM, 1)
@@ -175,7 +175,7 @@ def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_p
     stopped = preempted.first.last_step()
     assert 10 <= stopped < 400
 
-    killed = Two(root, jax_cache, 2, **words)
+    killed = Two(root, jax_cache, 2, entry)
     killed.wait_for(stopped + 30)
     killed.send(signal.SIGKILL, 1)
     first, second = killed.end()
@@ -183,7 +183,7 @@ def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_p
     assert first not in (0, 75), "the one that is left must not take itself for the whole job"
     assert not (killed.first.directory / "result.json").exists()
 
-    last = Two(root, jax_cache, 3, **words)
+    last = Two(root, jax_cache, 3, entry)
     assert last.end() == [0, 0]
     assert json.loads((last.first.directory / "result.json").read_text())["steps"] == 400
     expected, found = (
@@ -194,6 +194,66 @@ def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_p
     lines = [metric_lines(each.first.metrics) for each in (undisturbed, last)]
     assert len(lines[0]) == 400
     assert lines[1] == lines[0]
+
+
+COUNTED = """
+import json
+
+from dispatcher.runtime.registry import job
+from tiny_training import Tiny
+
+class Noted:
+    def __init__(self, source):
+        self.source, self.rows = source, []
+    def __len__(self):
+        return len(self.source)
+    def __getitem__(self, index):
+        self.rows.append(index)
+        return self.source[index]
+
+@job("tests/counted")
+class Counted(Tiny):
+    def data(self):
+        self.noted = Noted(super().data())
+        return self.noted
+    def run(self):
+        row = super().run()
+        with self.spec.result("rows.json", main_process_only=False) as file:
+            json.dump(self.noted.rows, file)
+        return row
+"""
+
+
+@pytest.mark.demo
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_training_of_one_process_goes_on_as_two_that_read_half_the_rows_each(tmp_path: Path, jax_cache: Path) -> None:
+    """With a device each instead of both, and with the same bits."""
+    (tmp_path / "counted.py").write_text(COUNTED)
+    words = {"steps": 12, "save_every": 6, "prefetch": 1}
+    entry = tiny_entry(tmp_path / "counted.py", job="tests/counted", **words)
+    root = tmp_path / "root"
+    assert Attempt(root, jax_cache, 1, entry, JAX_NUM_CPU_DEVICES="2").end() == 0
+    job = made(root / "runs", **words)
+    expected = arrays_of_checkpoints(job)
+    results = job.spec.result_path("rows.json")
+    whole = json.loads(results.read_text())
+    assert len(whole) == 12 * 8
+
+    # As if it had been killed in its tenth step.
+    series = tmp_path / "root" / "runs" / "checkpoints" / str(job.spec.relative_path)
+    assert {path.name for path in series.iterdir()} >= {"step-00000006", "step-00000010", "step-00000012", "best"}
+    for name in ("step-00000010", "step-00000012", "best"):
+        shutil.rmtree(series / name)
+    two = Two(root, jax_cache, 2, entry)
+    assert two.end() == [0, 0]
+    for one, other in zip(expected, arrays_of_checkpoints(job), strict=True):
+        assert_same_bits(one, other)
+    first, second = (json.loads(results.with_name(name).read_text()) for name in ("rows.json", "rows.1.json"))
+    assert len(first) == len(second) == 6 * 4
+    steps = [whole[start : start + 8] for start in range(6 * 8, 12 * 8, 8)]
+    assert [row for step in steps for row in step[:4]] == first
+    assert [row for step in steps for row in step[4:]] == second
 
 
 # A port for each, because ports of Volcano follow from the names of the hosts.

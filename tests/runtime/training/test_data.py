@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -73,9 +77,84 @@ def test_what_is_a_source() -> None:
 
     class Many(list[Any]):
         def __getitems__(self, indices: list[int]) -> list[Any]:
-            return [f"{index}" for index in indices]
+            return [{"at": index} for index in indices]
 
-    assert read_batch(Many(["a"] * 9), np.array([7, 8])).tolist() == ["7", "8"]
+    assert read_batch(Many(["a"] * 9), np.array([7, 8]))["at"].tolist() == [7, 8]
+    # A list is an array, as Hugging Face has it, and not a batch for each of its places.
+    tokens = read_batch([{"tokens": [1, 2]}, {"tokens": [3, 4]}], np.array([0, 1]))["tokens"]
+    assert tokens.tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_memory_mapped_file_is_a_source(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.arange(12).reshape(6, 2))
+    batch = read_batch(np.load(tmp_path / "rows.npy", mmap_mode="r"), np.array([5, 0]))
+    assert type(batch) is np.ndarray
+    assert batch.tolist() == [[10, 11], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"text": "a", "y": 1}, {"text": "b", "y": 2}], "text is <U1 in the data: expected numbers; leave it out"),
+        ([{"y": 1}, None], "a row of the data is None, as those are that a filter leaves out"),
+        ([{"y": [1]}, {"y": [1, 2]}], r"different shapes: \{'y': \[1\]\} and \{'y': \[2\]\}: pad them"),
+        ([{"y": 1}, {"z": 1}], r"different shapes: \{'y': \[\]\} and \{'z': \[\]\}"),
+    ],
+)
+def test_rows_that_make_no_batch_are_refused(rows: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_batch(rows, np.array([0, 1]))
+
+
+class Meeting(Arrays):
+    """Whose rows are read only where two threads read at the same time."""
+
+    def __init__(self, tree: Any) -> None:
+        super().__init__(tree)
+        self.both = threading.Barrier(2, timeout=60)
+
+    def __getbatch__(self, indices: Any) -> Any:
+        self.both.wait()
+        return super().__getbatch__(indices)
+
+
+def test_threads_read_ahead_at_the_same_time_and_batches_stay_in_order(mesh: Any) -> None:
+    met, position = taken(Meeting({"y": np.arange(ROWS)}), mesh, [1] * 4)
+    assert met == taken(source(), mesh, [1] * 4)[0]
+    assert position == {"samples": 16, "rows": ROWS}
+
+
+def test_waiting_for_data_is_measured(mesh: Any) -> None:
+    class Slow(Arrays):
+        def __getbatch__(self, indices: Any) -> Any:
+            time.sleep(0.05)
+            return super().__getbatch__(indices)
+
+    loader = Loader(make_reader(Slow({"y": np.arange(ROWS)}), 4, mesh, seed=1), mesh, ahead=0)
+    assert loader.take(1).waited_s >= 0.04
+    loader.close()
+
+
+def test_datasets_of_grain(mesh: Any) -> None:
+    """The map datasets are sources, and their iterators streams."""
+    grain = pytest.importorskip("grain")
+
+    def labels() -> Any:
+        return grain.MapDataset.range(ROWS).map(lambda number: {"y": np.int64(number)})
+
+    assert taken(labels(), mesh, [1] * 5) == taken(source(), mesh, [1] * 5)
+
+    def stream() -> Streamed:
+        return Streamed(iter(labels().seed(3).shuffle().repeat().to_iter_dataset()))
+
+    whole, _ = taken(stream(), mesh, [1] * 5)
+    assert sorted(whole[:10]) == list(range(10))
+    first, position = taken(stream(), mesh, [1, 1])
+    # It is saved as JSON.
+    rest, _ = taken(stream(), mesh, [1, 1, 1], position=json.loads(json.dumps(position)))
+    assert first + rest == whole
+    # An iterator is made of what is none yet.
+    assert taken(Streamed(labels().to_iter_dataset()), mesh, [1, 1])[0] == list(range(8))
 
 
 def test_rows_of_different_shapes_are_refused() -> None:
@@ -97,7 +176,7 @@ def test_a_position_in_other_data_is_refused(mesh: Any) -> None:
         taken(Arrays({"y": np.arange(9)}), mesh, [1], position=position)
     with pytest.raises(ConfigError, match="resumed read a Source, and data\\(\\) returns a Streamed now"):
         taken(Streamed(Counting()), mesh, [1], position=position)
-    with pytest.raises(ConfigError, match="the data has no rows"):
+    with pytest.raises(ConfigError, match=r"data\(\) has no rows: list of length 0"):
         taken([], mesh, [1])
     for wrong in ({"x": np.zeros(3)}, object()):
         with pytest.raises(ConfigError, match=r"data\(\) is (dict|object): expected a Source, which has len"):

@@ -1,0 +1,151 @@
+"""The same training on meshes of eight devices that the CPU pretends to have, in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_runs import environment
+
+pytestmark = [pytest.mark.demo, pytest.mark.slow]
+
+SCRIPT = """
+import json, logging, sys
+import jax, numpy as np
+from dispatcher.runtime.execution import Topology
+from small_trainings import PlainWideClassification, WideClassification, arrays, made
+
+said = []
+class Notes(logging.Handler):
+    def emit(self, record):
+        said.append(record.getMessage())
+log = logging.getLogger("dispatcher.runtime.training.trainer")
+log.addHandler(Notes())
+log.setLevel(logging.INFO)
+
+EIGHT = Topology(tuple(jax.devices()))
+RULES = {"embed": None, "mlp": "tensor"}
+MESHES = {
+    "alone": dict(cls=PlainWideClassification),
+    "data": dict(cls=PlainWideClassification, topology=EIGHT),
+    "fsdp": dict(cls=PlainWideClassification, topology=EIGHT, mesh={"fsdp": 8}, fsdp=True),
+    "tensor": dict(cls=WideClassification, topology=EIGHT, mesh={"tensor": 8}, axis_rules=RULES),
+    "mixed": dict(cls=WideClassification, topology=EIGHT, mesh={"data": 2, "fsdp": 2, "tensor": 2}, fsdp=True,
+                  axis_rules=RULES),
+    "both": dict(cls=WideClassification, topology=EIGHT, mesh={"data": 4, "tensor": 2},
+                 axis_rules={"embed": None, "mlp": ["data", "tensor"]}),
+}
+
+def job(name, mesh):
+    return made(sys.argv[1], name, steps=3, **MESHES[mesh])
+
+def bytes_on_one(state):
+    first = jax.devices()[0]
+    leaves = jax.tree.leaves((state.params, state.opt_state))
+    return sum(shard.data.nbytes for leaf in leaves for shard in leaf.addressable_shards if shard.device == first)
+
+def kernel_specs(job):
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(job.live_state.opt_state):
+        name = jax.tree_util.keystr(path)
+        if "up/kernel" in name and leaf.ndim == 2:
+            found[name] = leaf
+    leaves = [job.live_state.params["up/kernel"], *found.values()]
+    # Trailing axes that are not sharded may be left out.
+    return [[*leaf.sharding.spec, None, None][:2] for leaf in leaves]
+
+found, states = {}, {}
+for mesh in MESHES:
+    trained = job(mesh, mesh)
+    trained()
+    states[mesh] = arrays(trained)
+    lines = [json.loads(line) for line in open(trained.spec.result_path("metrics.jsonl"))]
+    found[mesh] = {
+        "losses": [line["loss"] for line in lines],
+        "held_out": [trained.measured["held_out/loss"], trained.measured["held_out/accuracy"]],
+        "bytes": bytes_on_one(trained.live_state),
+        "specs": kernel_specs(trained),
+        "table": [text for text in said if "bytes per device" in text][-1],
+    }
+wrong = []
+for source in MESHES:
+    for target in MESHES:
+        moved = job("moved-" + target, target)
+        moved.restore_from_path(f"default/default/{source}/step-00000003")
+        now = arrays(moved)
+        wrong += [f"{source} {target} {name}" for name, array in states[source].items()
+                  if array.tobytes() != now[name].tobytes()]
+        found[target]["restored"] = bytes_on_one(moved.live_state)
+        assert len(now) > 20
+found["wrong"] = wrong
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory, jax_cache: Path) -> dict[str, Any]:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path_factory.mktemp("meshes"))],
+        env=environment(jax_cache, XLA_FLAGS=flags),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(json.loads(done.stdout))
+
+
+MESHES = ("data", "fsdp", "tensor", "mixed", "both")
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_training_has_the_same_losses_on_every_mesh(found: dict[str, Any], mesh: str) -> None:
+    alone, spread = found["alone"], found[mesh]
+    assert len(alone["losses"]) == 3
+    assert alone["losses"][-1] < alone["losses"][0] - 0.1
+    np.testing.assert_allclose(spread["losses"], alone["losses"], rtol=2e-4)
+    # 37 rows, which no number of devices divides.
+    np.testing.assert_allclose(spread["held_out"], alone["held_out"], rtol=2e-3)
+
+
+@pytest.mark.parametrize("mesh", MESHES[1:])
+def test_parameters_and_their_moments_take_less_memory_of_a_device(found: dict[str, Any], mesh: str) -> None:
+    whole = found["alone"]["bytes"]
+    assert found["data"]["bytes"] == whole
+    # All but the two small layers is divided by eight; with `mixed` by the axes tensor and fsdp alone.
+    assert found[mesh]["bytes"] < whole / (3.8 if mesh == "mixed" else 7)
+    assert found[mesh]["restored"] == found[mesh]["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "spec"),
+    [
+        ("data", [None, None]),
+        ("fsdp", [None, "fsdp"]),
+        ("tensor", [None, "tensor"]),
+        ("mixed", ["fsdp", "tensor"]),
+        ("both", [None, ["data", "tensor"]]),
+    ],
+)
+def test_moments_are_sharded_as_their_parameters(found: dict[str, Any], mesh: str, spec: list[Any]) -> None:
+    assert found[mesh]["specs"] == [spec] * 3
+
+
+def test_the_table_of_arrays_is_logged(found: dict[str, Any]) -> None:
+    lines = found["mixed"]["table"].splitlines()
+    assert "{'data': 2, 'fsdp': 2, 'tensor': 2}" in lines[0]
+    cells = next(line.split() for line in lines if line.startswith("up/kernel"))
+    assert cells == ["up/kernel", "[512,", "2304]", "float32", "fsdp,", "tensor", f"{512 * 2304:,}"]
+    assert any(line.startswith("optimizer") for line in lines)
+
+
+def test_a_checkpoint_of_any_mesh_is_restored_onto_any_other(found: dict[str, Any]) -> None:
+    assert found["wrong"] == []
+    assert set(found) == {"alone", *MESHES, "wrong"}

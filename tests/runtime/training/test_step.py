@@ -1,0 +1,377 @@
+"""Steps of a training: what plain Flax makes of them, microbatches, blocks, own steps, averages, what is not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from small_trainings import CLASSES, FEATURES, Classification, Classifier, arrays, made, samples
+
+from dispatcher.errors import ConfigError
+from dispatcher.runtime.metrics import read_metrics
+from dispatcher.runtime.training.data import Arrays, read_batch
+from dispatcher.runtime.training.order import rows_at
+from dispatcher.runtime.training.values import Mean
+
+pytestmark = pytest.mark.demo
+
+
+def trained(root: Path, name: str = "small", cls: Any = Classification, **words: Any) -> Any:
+    job = made(root, name, cls, **words)
+    job()
+    return job
+
+
+def batches(job: Any) -> list[Any]:
+    """Those of a training, as its page says which they are."""
+    source, rows = job.data(), job.training.batch_size
+    return [
+        read_batch(source, rows_at(number * rows + np.arange(rows), len(source), job.training.seed))
+        for number in range(job.training.steps)
+    ]
+
+
+def assert_same_bits(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert one.keys() == other.keys()
+    assert len(one) > 10
+    for name, array in one.items():
+        assert array.tobytes() == other[name].tobytes(), name
+
+
+def lines(job: Any) -> list[dict[str, Any]]:
+    return read_metrics(job.spec.result_path("metrics.jsonl"))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Ten steps, one per call."""
+    return trained(tmp_path_factory.mktemp("whole"), steps=10, eval_every=4)
+
+
+def test_a_training_with_batch_norm_and_dropout_is_what_plain_flax_makes_of_it(whole: Any) -> None:
+    model = Classifier(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, whole.optimizer(), wrt=nnx.Param)
+
+    def loss(model: Any, batch: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(model(batch["x"]), batch["label"]).mean()
+
+    @nnx.jit
+    def step(model: Any, optimizer: Any, batch: Any) -> Any:
+        value, gradients = nnx.value_and_grad(loss)(model, batch)
+        optimizer.update(model, gradients)
+        return value
+
+    losses = [float(step(model, optimizer, batch)) for batch in batches(whole)]
+    assert [line["loss"] for line in lines(whole)] == pytest.approx(losses, rel=1e-5)
+    expected = {"/".join(map(str, path)): leaf.get_value() for path, leaf in nnx.to_flat_state(nnx.state(model))}
+    assert whole.live_state.model.keys() == expected.keys()
+    for name in ("hidden/kernel", "norm/mean", "norm/var", "output/bias", "dropout/rngs/count"):
+        np.testing.assert_allclose(whole.live_state.model[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    seen = nnx.view(model, deterministic=True, use_running_average=True)
+    held_out = samples(37, seed=2)
+    # 37 rows in batches of 8: the padding of the last counts nowhere.
+    assert whole.measured["held_out/loss"] == pytest.approx(float(loss(seen, held_out)), rel=1e-5)
+    accuracy = float((seen(held_out["x"]).argmax(-1) == held_out["label"]).mean())
+    assert whole.measured["held_out/accuracy"] == pytest.approx(accuracy)
+    assert whole.best[1] == max(line["held_out/accuracy"] for line in lines(whole) if "held_out/accuracy" in line)
+
+
+def test_steps_by_hand_have_the_bits_of_a_run(tmp_path: Path, whole: Any) -> None:
+    job = made(tmp_path, steps=10)
+    losses = [job.update(batch)["loss"] for batch in batches(job)]
+    assert losses == [line["loss"] for line in lines(whole)]
+    assert_same_bits(arrays(job), arrays(whole))
+    with pytest.raises(ConfigError, match="have 7, 8 rows: expected one number, a multiple of 1,"):
+        job.update({"x": np.zeros((8, FEATURES), np.float32), "label": np.zeros(7, np.int32)})
+
+
+class Told(Classification):
+    """Notes what `on_step` is told."""
+
+    def __init__(self, spec: Any) -> None:
+        super().__init__(spec)
+        self.told: list[tuple[int, float]] = []
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.told.append((step, metrics["loss"]))
+
+
+def test_blocks_of_steps_have_the_bits_of_single_ones(tmp_path: Path, whole: Any) -> None:
+    """Blocks of 4, 4 and 2 steps."""
+    job = trained(tmp_path, cls=Told, steps=10, steps_per_call=4, eval_every=4, log_every=4)
+    assert_same_bits(arrays(job), arrays(whole))
+    each = [(line["step"], line["loss"]) for line in lines(whole)]
+    assert job.told == each
+    assert [(line["step"], line["loss"]) for line in lines(job)] == [each[3], each[7], each[9]]
+    assert job.result()["held_out/loss"] == whole.result()["held_out/loss"]
+
+
+def test_a_training_goes_on_in_the_middle_of_what_was_a_block(tmp_path: Path, whole: Any) -> None:
+    trained(tmp_path, steps=6, steps_per_call=2, eval_every=2, log_every=2)
+    job = trained(tmp_path, cls=Told, steps=10, steps_per_call=4, eval_every=4, log_every=4)
+    assert_same_bits(arrays(job), arrays(whole))
+    # Six steps were made; the block that ends at the eighth has two of its own.
+    assert [step for step, _ in job.told] == [7, 8, 9, 10]
+
+
+def test_blocks_that_other_settings_do_not_fit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"training\.log_every = 10: expected a multiple of .*steps_per_call = 4"):
+        made(tmp_path, steps_per_call=4, log_every=10)
+
+
+class Weighted(Classification):
+    """Rows whose weights are very different."""
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        return nnx.Linear(FEATURES, CLASSES, rngs=rngs)
+
+    def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+        losses = optax.softmax_cross_entropy_with_integer_labels(model(batch["x"]), batch["label"])
+        weights = jnp.where(batch["label"] == 0, 0.0, 10.0 ** batch["label"])
+        return (losses * weights, weights), {"accuracy": losses}
+
+
+def test_microbatches_of_other_weights_add_up_to_the_batch(tmp_path: Path) -> None:
+    one = trained(tmp_path, "one", Weighted, steps=3)
+    parts = trained(tmp_path, "parts", Weighted, steps=3, per_device_batch_size=2)
+    assert parts.setup.microbatching.accumulation_steps == 4
+    assert [line["loss"] for line in lines(parts)] == pytest.approx([line["loss"] for line in lines(one)], rel=1e-5)
+    for name, array in one.live_state.params.items():
+        np.testing.assert_allclose(array, parts.live_state.params[name], rtol=1e-4, atol=1e-6)
+
+
+class Scalar(Classification):
+    """Returns means, which are means of the batch only where no row is padded."""
+
+    BEST = ("held_out/loss", "min")
+    HELD_OUT = 37
+
+    def evaluations(self) -> Any:
+        return {"held_out": Arrays(samples(self.HELD_OUT, seed=2))}
+
+    def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+        return super().loss(model, batch, rngs)[0].mean()
+
+
+class ScalarInFull(Scalar):
+    HELD_OUT = 24
+
+
+def test_a_single_number_is_refused_where_rows_are_padded_before_the_first_step(tmp_path: Path, whole: Any) -> None:
+    job = made(tmp_path, cls=Scalar)
+    with pytest.raises(TypeError, match="loss: a single number for a batch in which rows are padded"):
+        job()
+    assert job.steps_done == 0
+    full = trained(tmp_path, "full", ScalarInFull, steps=2)
+    assert [line["loss"] for line in lines(full)] == pytest.approx([line["loss"] for line in lines(whole)][:2])
+
+
+def test_the_metric_of_the_best_is_looked_up_before_the_first_step(tmp_path: Path) -> None:
+    class Wrong(Classification):
+        BEST = ("held_out/acuracy", "max")
+
+    job = made(tmp_path, cls=Wrong)
+    with pytest.raises(ConfigError, match=r"did you mean 'held_out/accuracy'\?.*: expected one of held_out/accuracy"):
+        job()
+    assert job.state is None
+
+
+def test_what_is_trained_is_any_filter(tmp_path: Path) -> None:
+    class Head(Classification):
+        TRAINABLE = nnx.All(nnx.Param, nnx.PathContains("output"))
+
+    job = made(tmp_path, cls=Head, steps=2)
+    job.begin()
+    before = {name: np.asarray(array) for name, array in job.live_state.model.items() if "key" not in name}
+    assert set(job.live_state.params) == {"output/kernel", "output/bias"}
+    job()
+    changed = {name for name, array in before.items() if np.any(array != np.asarray(job.live_state.model[name]))}
+    assert changed == {"output/kernel", "output/bias", "norm/mean", "norm/var", "dropout/rngs/count"}
+
+    class Everything(Classification):
+        TRAINABLE = ...
+
+    class Nothing(Classification):
+        TRAINABLE = nnx.LoRAParam
+
+    with pytest.raises(ConfigError, match=r"dropout/rngs/count \(uint32\).*: only floating-point numbers have"):
+        made(tmp_path, cls=Everything).begin()
+    with pytest.raises(ConfigError, match="the model has no such variables: it has BatchStat, Param, Rng"):
+        made(tmp_path, cls=Nothing).begin()
+
+
+def test_averages_are_saved_and_evaluations_use_them(tmp_path: Path) -> None:
+    job = trained(tmp_path, "averaged", steps=6, ema=0.5, eval_every=3)
+    by_hand = made(tmp_path, "by-hand", steps=6)
+    by_hand.begin()
+    expected = {name: np.asarray(array) for name, array in by_hand.live_state.params.items()}
+    for number, batch in enumerate(batches(by_hand)):
+        by_hand.update(batch)
+        decay = min(0.5, (1 + number) / (10 + number))
+        expected = {
+            name: array * decay + np.asarray(by_hand.live_state.params[name]) * (1 - decay)
+            for name, array in expected.items()
+        }
+    for name, array in expected.items():
+        np.testing.assert_allclose(job.live_state.ema[name], array, rtol=1e-5, atol=1e-6, err_msg=name)
+    with_averages = job.evaluator({**job.live_state.model, **job.live_state.ema})
+    assert job.measured["held_out/loss"] == with_averages["held_out/loss"]
+    assert job.measured["held_out/loss"] != job.evaluator(job.live_state.model)["held_out/loss"]
+    # A training that goes on has them too.
+    trained(tmp_path, "apart", steps=3, ema=0.5, eval_every=3)
+    assert_same_bits(arrays(trained(tmp_path, "apart", steps=6, ema=0.5, eval_every=3)), arrays(job))
+
+
+def test_computing_in_bfloat16_keeps_float32_parameters(tmp_path: Path, whole: Any) -> None:
+    seen: set[Any] = set()
+
+    class Looks(Classification):
+        def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+            found = super().loss(model, batch, rngs)
+            seen.update((model.hidden.kernel.dtype, batch["x"].dtype, model.norm.mean.dtype, found[0].dtype))
+            return found
+
+    job = trained(tmp_path, cls=Looks, steps=10, precision={"compute": "bfloat16"}, per_device_batch_size=4)
+    # The running mean is no parameter.
+    assert seen == {jnp.dtype("bfloat16"), jnp.dtype("float32")}
+    state = job.live_state
+    assert {leaf.dtype for leaf in jax.tree.leaves((state.params, state.opt_state)) if leaf.ndim} == {
+        jnp.dtype("float32")
+    }
+    first, other = (lines(each)[-1]["loss"] for each in (whole, job))
+    assert first != other
+    assert other == pytest.approx(first, rel=0.2)
+
+
+def test_parameters_have_the_types_that_the_model_gives_them_and_sums_more(tmp_path: Path) -> None:
+    class Half(Classification):
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            return nnx.Linear(FEATURES, CLASSES, param_dtype=jnp.bfloat16, rngs=rngs)
+
+    job = trained(tmp_path, cls=Half, steps=2, ema=0.9, per_device_batch_size=4)
+    assert {array.dtype for array in job.live_state.params.values()} == {jnp.dtype("bfloat16")}
+    assert {array.dtype for array in job.live_state.ema.values()} == {jnp.dtype("float32")}
+    assert {array.dtype for array in job.model_to_evaluate().values()} == {jnp.dtype("bfloat16")}
+
+
+class Breaks(Classification):
+    """The loss of one step is infinite, and its gradients are finite: nothing tells but the loss of that step."""
+
+    AT = 2
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        model = Classifier(rngs)
+        model.steps = nnx.BatchStat(jnp.zeros((), jnp.int32))
+        return model
+
+    def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+        losses, metrics = super().loss(model, batch, rngs)
+        now = model.steps.get_value()
+        if not model.dropout.deterministic:
+            model.steps.set_value(now + 1)
+        return losses + jax.lax.stop_gradient(jnp.where(now == self.AT - 1, jnp.inf, 0.0)), metrics
+
+
+@pytest.mark.parametrize("block", [1, 4])
+def test_a_step_that_is_not_finite_stops_the_training_wherever_it_is_in_a_block(tmp_path: Path, block: int) -> None:
+    with pytest.raises(FloatingPointError, match="the loss is inf at step 2 of 8"):
+        trained(tmp_path, cls=Breaks, steps=8, steps_per_call=block, log_every=4)
+
+
+def test_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
+    class Skips(Breaks):
+        def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+            losses, metrics = Classification.loss(self, model, batch, rngs)
+            return losses * jnp.where(batch["label"][0] == 3, jnp.nan, 1.0), metrics
+
+    job = made(tmp_path, cls=Skips, not_finite="skip")
+    job.begin()
+    good, bad = samples(8, seed=3), samples(8, seed=4)
+    good["label"][0], bad["label"][0] = 0, 3
+    first = job.update(good)
+    before = arrays(job)
+    second = job.update(bad)
+    after = arrays(job)
+    assert (first["skipped"], second["skipped"]) == (0, 1)
+    assert {name for name in before if before[name].tobytes() != after[name].tobytes()} == {".step", ".faults"}
+    assert job.update(good)["skipped"] == 0
+    assert all(np.isfinite(array).all() for array in arrays(job).values() if array.dtype.kind == "f")
+
+
+class Pair(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.generator = nnx.Linear(2, FEATURES, rngs=rngs)
+        self.critic = nnx.Linear(FEATURES, 1, rngs=rngs)
+
+
+class Adversarial(Classification):
+    """A step of its own: two optimizers, two losses, and no loss of the whole."""
+
+    BEST = None
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        return Pair(rngs)
+
+    def evaluations(self) -> Any:
+        return {}
+
+    def init_optimizer(self, params: Any) -> Any:
+        generator, critic = self.halves(params)
+        return {"generator": optax.adam(1e-2).init(generator), "critic": optax.sgd(1e-2).init(critic)}
+
+    @staticmethod
+    def halves(params: Any) -> tuple[Any, Any]:
+        generator = {name: array for name, array in params.items() if name.startswith("generator/")}
+        return generator, {name: array for name, array in params.items() if name not in generator}
+
+    def step(self, state: Any, batch: Any) -> tuple[Any, Mapping[str, Any]]:
+        updater = self.setup.updater
+        noise = jax.random.normal(jax.random.fold_in(state.key, state.step), (len(batch["x"]), 2))
+        generator, critic = self.halves(state.params)
+
+        def score(generator: Any, critic: Any) -> Any:
+            model = updater.merge(generator, critic, state.variables)
+            return model.critic(model.generator(noise)).mean(), model.critic(batch["x"]).mean()
+
+        def critic_loss(critic: Any) -> Any:
+            fake, real = score(generator, critic)
+            return jnp.square(fake) + jnp.square(real - 1)
+
+        lost, gradients = jax.value_and_grad(critic_loss)(critic)
+        updates, critic_state = optax.sgd(1e-2).update(gradients, state.opt_state["critic"])
+        critic = optax.apply_updates(critic, updates)
+        fooled, gradients = jax.value_and_grad(lambda generator: jnp.square(score(generator, critic)[0] - 1))(generator)
+        updates, generator_state = optax.adam(1e-2).update(gradients, state.opt_state["generator"])
+        generator = optax.apply_updates(generator, updates)
+        new = updater.finish(
+            state,
+            params={**generator, **critic},
+            opt_state={"generator": generator_state, "critic": critic_state},
+            loss=lost + fooled,
+        )
+        return new, {"critic_loss": Mean.of(lost), "generator_loss": fooled}
+
+
+def test_a_step_of_ones_own_with_two_optimizers_resumes_exactly(tmp_path: Path) -> None:
+    whole = trained(tmp_path, "whole", Adversarial, steps=6)
+    assert lines(whole)[0].keys() >= {"critic_loss", "generator_loss"}
+    assert whole.live_state.step == 6
+    for steps in (2, 6):
+        apart = trained(tmp_path, "apart", Adversarial, steps=steps, steps_per_call=2, log_every=2)
+    assert_same_bits(arrays(apart), arrays(whole))
+
+
+def test_a_metric_of_a_step_is_a_single_number(tmp_path: Path) -> None:
+    class Wrong(Adversarial):
+        def step(self, state: Any, batch: Any) -> tuple[Any, Mapping[str, Any]]:
+            return state, {"each": batch["x"]}
+
+    with pytest.raises(TypeError, match=r"each: float32\[8, 8\] as a metric of a step: expected a single number"):
+        made(tmp_path, cls=Wrong).update(samples(8, seed=0))

@@ -156,8 +156,6 @@ report_progress(step: int, of: int, **metrics: float) -> None
 report_result(**values: float | str) -> None
 """,
     "dispatcher.runtime": """
-class Arrays
-Arrays.__init__(self, tree: Any) -> None
 class ApiRollouts(BasicJob)
 ApiRollouts.__init__(self, spec: ExecutionSpec) -> None
 ApiRollouts.authorization(self, key: str) -> Mapping[str, str]
@@ -169,6 +167,8 @@ ApiRollouts.requests(self) -> Source
 ApiRollouts.result(self, rows: Iterable[Any]) -> Row | None
 ApiRollouts.run(self) -> Row | None
 ApiRollouts.PREEMPTION_TIMEOUT_S: float
+class Arrays
+Arrays.__init__(self, tree: Any) -> None
 class BasicJob
 BasicJob.__init__(self, spec: ExecutionSpec) -> None
 BasicJob.checked_config(cls, *layers: Config | Mapping[str, Any], where: str = 'configuration', complete: bool = True) -> Config

@@ -1,7 +1,8 @@
 """Jobs in JAX: the code that runs inside a job, and the only part of the package that imports JAX. It imports
 `contract`, `errors`, `base` and `checkpoints`, and nothing else of the package.
 
-    from dispatcher.runtime import BasicJob, CheckpointedJob, InferenceJob, RestoreableJob, Trainer, field, job
+    from dispatcher.runtime import BasicJob, CheckpointedJob, RestoreableJob, field, job
+    from dispatcher.runtime import EvaluationJob, InferenceJob, Trainer
     from dispatcher.runtime import Arrays, Mean, Source, State, Streamed, Value
 
 A job is a class with a key (`registry`). It is made from a configuration and an ExecutionSpec, and then called, on all
@@ -12,7 +13,8 @@ of its processes alike:
       CheckpointedJob   saves and loads pytrees by name
         RestoreableJob  restored from a checkpoint, its own or another job's
           Trainer       a training of any model, from any data (docs/trainer.md)
-          InferenceJob  runs a trained model, from a checkpoint or of a running trainer
+          InferenceJob  uses a trained model, from a checkpoint or of a running trainer
+          EvaluationJob runs a trainer's evaluations on a checkpoint
 
 Jobs are made in three ways (`launching`): by an attempt of a matrix entry with `job`, by `dispatcher job run` from a
 file (`command_line`, `job_file`), and in a notebook (`quick`). With `restore` the class, the configuration and the
@@ -43,8 +45,8 @@ Batch size. With `per_device_batch_size: -1`, `jobs.batch_size_finder` uses the 
 `batch_size` searches by bisection, with one process per probe (`probe`), and caches the result. The batch of an update
 stays the same; only the number of accumulation steps changes.
 
-Inference. `rollout` generates tokens for rows that are padded on the left. `adapters` adds low-rank adapters to a
-model.
+Inference. `rollout` generates tokens for rows that are padded on the left, with a model that keeps a cache (`Decoder`)
+or with any other; `encoding` maps text to tokens and back. `adapters` adds low-rank adapters to a model.
 
 Models behind HTTP. `http_api` sends requests, tries again, and saves each response as it comes; its page says what is
 promised.
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from dispatcher.runtime.jobs.api_rollouts import ApiRollouts
     from dispatcher.runtime.jobs.basic import BasicJob
     from dispatcher.runtime.jobs.checkpointed import CheckpointedJob
+    from dispatcher.runtime.jobs.evaluation import EvaluationJob
     from dispatcher.runtime.jobs.inference import InferenceJob
     from dispatcher.runtime.jobs.restoreable import RestoreableJob
     from dispatcher.runtime.registry import job
@@ -77,6 +80,7 @@ __all__ = [
     "Arrays",
     "BasicJob",
     "CheckpointedJob",
+    "EvaluationJob",
     "InferenceJob",
     "Mean",
     "RestoreableJob",
@@ -95,6 +99,7 @@ _PUBLIC = {
     "Arrays": "dispatcher.runtime.training.data",
     "BasicJob": "dispatcher.runtime.jobs.basic",
     "CheckpointedJob": "dispatcher.runtime.jobs.checkpointed",
+    "EvaluationJob": "dispatcher.runtime.jobs.evaluation",
     "InferenceJob": "dispatcher.runtime.jobs.inference",
     "Mean": "dispatcher.runtime.training.values",
     "RestoreableJob": "dispatcher.runtime.jobs.restoreable",

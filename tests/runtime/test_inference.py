@@ -49,7 +49,7 @@ def alone(job: Any, prompt: list[int], count: int) -> list[int]:
     """The likeliest tokens after one prompt, each from a pass over everything before it."""
     text = list(prompt)
     for _ in range(count):
-        logits = job.forward(pad_left([text], seq_len=16))
+        logits = job.predict(pad_left([text], seq_len=16))
         text.append(int(np.argmax(logits[0, -1])))
     return text[len(prompt) :]
 
@@ -86,7 +86,7 @@ def test_drawn_tokens_follow_the_seed(live: Use) -> None:
 def test_drawn_tokens_have_the_models_probabilities(live: Use) -> None:
     drawn = live.rollout([[1, 4, 7]] * 4000, 1, temperature=1.5)
     counts = np.bincount([row[0] for row in drawn], minlength=16) / 4000
-    expected = jax.nn.softmax(live.forward(live.pad([[1, 4, 7]]))[0, -1] / 1.5)
+    expected = jax.nn.softmax(live.predict(live.pad([[1, 4, 7]]))[0, -1] / 1.5)
     # Four standard deviations of the largest probability.
     np.testing.assert_allclose(counts, expected, atol=4 * (0.25 / 4000) ** 0.5)
 
@@ -108,9 +108,9 @@ def test_no_prompts_and_too_many_tokens(live: Use) -> None:
 def test_the_state_is_shared_with_the_trainer(tmp_path: Any) -> None:
     job = made(tmp_path, steps=1, eval_every=None)
     view = Use.from_trainer(job)
-    before = np.asarray(view.forward(view.pad(PROMPTS)))
+    before = np.asarray(view.predict(view.pad(PROMPTS)))
     job()
-    after = np.asarray(view.forward(view.pad(PROMPTS)))
+    after = np.asarray(view.predict(view.pad(PROMPTS)))
     assert not np.array_equal(before, after)
     assert view.arrays["norm/scale"] is job.live_state.params["norm/scale"]
 
@@ -122,7 +122,7 @@ def test_a_checkpoint_gives_the_trainers_model(trainer: Any, live: Use) -> None:
         job.rollout(PROMPTS, 1)
     job.restore_from_path(trainer.path_of("step-00000060"))
     assert job.rollout(PROMPTS, 6) == live.rollout(PROMPTS, 6)
-    np.testing.assert_array_equal(job.forward(job.pad(PROMPTS)), live.forward(live.pad(PROMPTS)))
+    np.testing.assert_array_equal(job.predict(job.pad(PROMPTS)), live.predict(live.pad(PROMPTS)))
 
 
 def test_a_checkpoint_of_another_model_is_refused(trainer: Any) -> None:

@@ -76,7 +76,7 @@ def test_tokens_are_followed_by_tokens(bytes_model: tuple[Path, str]) -> None:
     assert of_tokens == {"prompt": prompt, "tokens": list(of_text["text"].encode())}
     job = make_job(Sample, local(root, "one"), {"sample": {"prompts": [prompt]}}, restore=checkpoint)
     assert isinstance(job, Sample)
-    likeliest = int(np.argmax(job.forward(pad_left([prompt]))[0, -1]))
+    likeliest = int(np.argmax(job.predict(pad_left([prompt]))[0, -1]))
     assert of_tokens["tokens"][0] == likeliest
 
 
@@ -91,7 +91,7 @@ def test_what_the_model_cannot_read_is_refused(tmp_path: Path) -> None:
     checkpoint = pretrained(tmp_path, text(400, seed=1))
     assert samples(tmp_path, checkpoint, prompts=[[1, 4]], max_new_tokens=3)
     for prompt, message in (
-        ("row", r"'row' is text, but a model with a vocabulary of 16 is not byte-level"),
+        ("row", r"'row' is text, whose ByteEncoding has 256 tokens, but the model has 16: expected lists of tokens"),
         ([3, 16], r"the model has no token 16: expected 0 to 15"),
         ([], r"sample.prompts\[0\] is empty"),
     ):

@@ -29,13 +29,13 @@ def compiled(config):
         return (model if rngs else evaluating(model))(tokens, segment_ids=segment_ids, rngs=rngs)
 
     @jax.jit
-    def extend(arrays, tokens, cache, segment_ids=None):
-        return evaluating(abstract_model.merge(arrays)).extend(tokens, cache, segment_ids=segment_ids)
+    def decode(arrays, tokens, cache, segment_ids=None):
+        return evaluating(abstract_model.merge(arrays)).decode(tokens, cache, segment_ids=segment_ids)
 
-    return forward, extend
+    return forward, decode
 
 
-forward, extend = compiled(CONFIG)
+forward, decode = compiled(CONFIG)
 attend = jax.jit(attention.attend)
 apply_rope = jax.jit(attention.apply_rope)
 
@@ -71,7 +71,7 @@ def test_reading_in_parts_gives_the_logits_of_reading_at_once(arrays, tokens, pa
     cache = init_cache(3, 20)
     found = []
     for part in np.split(tokens, np.cumsum(parts)[:-1], axis=1):
-        logits, cache = extend(arrays, part, cache)
+        logits, cache = decode(arrays, part, cache)
         found.append(logits)
     close(jnp.concatenate(found, axis=1), forward(arrays, tokens))
     assert int(cache.index) == 12
@@ -96,10 +96,10 @@ def test_left_padded_rows_of_different_lengths_are_read_on_with_the_cache(arrays
     segment_ids = np.asarray(columns[None] >= 7 - lengths[:, None], dtype=np.int32)
     tokens = np.asarray(tokens)
     prompts = np.stack([np.pad(row[:n], (7 - n, 0)) for row, n in zip(tokens, lengths, strict=True)])
-    _, cache = extend(arrays, prompts, init_cache(3, 16), segment_ids=segment_ids)
+    _, cache = decode(arrays, prompts, init_cache(3, 16), segment_ids=segment_ids)
     np.testing.assert_array_equal(cache.next_position, lengths)
     new = np.stack([row[n : n + 1] for row, n in zip(tokens, lengths, strict=True)])
-    logits, _ = extend(arrays, new, cache)
+    logits, _ = decode(arrays, new, cache)
     whole = forward(arrays, tokens)
     for row, length in enumerate(lengths):
         close(logits[row, 0], whole[row, length])

@@ -206,6 +206,11 @@ class CheckpointManager:
         _, manifest = self._series.found(ref.name)
         return self._contents(ref, manifest)
 
+    def leaves(self, ref: CheckpointRef) -> dict[str, tree.Leaf]:
+        """The shapes and types of a checkpoint's tree, by name; its arrays are not read."""
+        _, manifest = self._series.found(ref.name)
+        return tree.decode(self._read(ref, manifest, TREE) or b"", f"{ref.url}/{TREE}")
+
     def restore(self, target: Any, ref: CheckpointRef | None = None, *, partial: bool = False) -> Any:
         """The tree of the latest checkpoint, or of `ref`, with `target`'s structure and on its devices. See `load`."""
         return self.load(target, ref, partial=partial).tree

@@ -14,6 +14,7 @@ from dispatcher.checkpoints.storage import SCRATCH
 from dispatcher.errors import UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention
+from dispatcher.runtime.checkpoint.tree import Leaf
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.basic import RESULT, BasicJob, Row
@@ -162,6 +163,12 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         manager, name = self._manager(rel_path)
         manager.wait()
         return manager.contents(manager.find(name))
+
+    def leaves_from_path(self, rel_path: str) -> Mapping[str, Leaf]:
+        """The shapes and types of the tree in any checkpoint, by name, such as `model/dense/kernel`."""
+        manager, name = self._manager(rel_path)
+        manager.wait()
+        return manager.leaves(manager.find(name))
 
     def metadata(self, suffix: str) -> Mapping[str, Any]:
         """The metadata of this job's `suffix`."""

@@ -8,19 +8,18 @@ from typing import Any
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.configuration import field
+from dispatcher.runtime.encoding import ByteEncoding, Encoding, encoded
 from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.jobs.inference import InferenceJob
 from dispatcher.runtime.language.transformer import Transformer
 from dispatcher.runtime.registry import job
 
 SAMPLES_FILE = "samples.jsonl"
-# The first tokens of a byte-level vocabulary; it may have more.
-BYTES = 256
 
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """Each of the `prompts` is a list of tokens, or text, which is encoded as UTF-8 bytes.
+    """Each of the `prompts` is a list of tokens, or text, whose tokens are its UTF-8 bytes.
 
     Each prompt gets `num_samples` samples of at most `max_new_tokens` tokens, up to the first `stop_token` (exclusive).
     """
@@ -53,11 +52,15 @@ class Sample(InferenceJob[SampleConfig, Transformer]):
     def config(cls) -> type[SampleConfig]:
         return SampleConfig
 
+    def encoding(self) -> Encoding:
+        """How text becomes tokens; replace it for a model that was trained on other ones than bytes."""
+        return ByteEncoding()
+
     def run(self) -> Row:
-        args = self.args
+        args, encoding = self.args, self.encoding()
         prompts = [prompt for prompt in args.prompts for _ in range(args.num_samples)]
         found = self.rollout(
-            [self._encode(prompt) for prompt in prompts],
+            [self._encode(prompt, encoding) for prompt in prompts],
             args.max_new_tokens,
             temperature=args.temperature,
             stop_token=args.stop_token,
@@ -65,28 +68,23 @@ class Sample(InferenceJob[SampleConfig, Transformer]):
         )
         with self.spec.result(SAMPLES_FILE) as file:
             if file is not None:
-                lines = (json.dumps(_line(*pair), ensure_ascii=False) for pair in zip(prompts, found, strict=True))
-                file.writelines(f"{line}\n" for line in lines)
+                for prompt, tokens in zip(prompts, found, strict=True):
+                    file.write(json.dumps(_line(prompt, tokens, encoding), ensure_ascii=False) + "\n")
         return {"samples": len(found), "tokens": sum(map(len, found))}
 
-    def _encode(self, prompt: str | list[int]) -> list[int]:
-        """The prompt's tokens; ConfigError when the vocabulary lacks them."""
-        vocab_size = self.model_config.vocab_size
-        if isinstance(prompt, str):
-            if vocab_size < BYTES:
-                raise ConfigError(
-                    f"sample.prompts: {prompt!r} is text, but a model with a vocabulary of {vocab_size} is not "
-                    "byte-level: expected lists of tokens"
-                )
-            return list(prompt.encode())
-        unknown = [token for token in prompt if not 0 <= token < vocab_size]
-        if unknown:
-            raise ConfigError(f"sample.prompts: the model has no token {unknown[0]}: expected 0 to {vocab_size - 1}")
-        return prompt
+    def _encode(self, prompt: str | list[int], encoding: Encoding) -> list[int]:
+        """The prompt's tokens; ConfigError for text that the model has not enough tokens for."""
+        if not isinstance(prompt, str):
+            return prompt
+        has, needs = self.model_config.vocab_size, getattr(encoding, "vocab_size", 0)
+        if has < needs:
+            raise ConfigError(
+                f"sample.prompts: {prompt!r} is text, whose {type(encoding).__qualname__} has {needs} tokens, but the "
+                f"model has {has}: expected lists of tokens"
+            )
+        return encoded(encoding, prompt)
 
 
-def _line(prompt: str | list[int], tokens: list[int]) -> dict[str, Any]:
+def _line(prompt: str | list[int], tokens: list[int], encoding: Encoding) -> dict[str, Any]:
     """A line of samples.jsonl; the sample after a text prompt is decoded to text."""
-    if isinstance(prompt, str):
-        return {"prompt": prompt, "text": bytes(t for t in tokens if t < BYTES).decode(errors="replace")}
-    return {"prompt": prompt, "tokens": tokens}
+    return {"prompt": prompt, **({"text": encoding.decode(tokens)} if isinstance(prompt, str) else {"tokens": tokens})}

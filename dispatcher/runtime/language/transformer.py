@@ -178,8 +178,8 @@ class Transformer(nnx.Module):
             hidden, _ = block(hidden, mask, rngs=rngs)
         return self._logits(hidden)
 
-    def extend(
-        self, tokens: jax.Array, cache: KVCache, *, segment_ids: jax.Array | None = None
+    def decode(
+        self, tokens: jax.Array, cache: KVCache, segment_ids: jax.Array | None = None
     ) -> tuple[jax.Array, KVCache]:
         """Next-token logits of `tokens` after those in `cache`, and the cache with both.
 

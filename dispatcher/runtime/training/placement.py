@@ -35,7 +35,7 @@ Axes = str | tuple[str, ...] | None
 Rules = Mapping[str, Any]
 
 
-def make_mesh(topology: Topology, sizes: Mapping[str, int]) -> Mesh:
+def make_mesh(topology: Topology, sizes: Mapping[str, int], *, where: str = "training.mesh") -> Mesh:
     """A mesh of the topology's devices with axes of these `sizes`, in their order; -1, at most once: what is left.
 
     Without sizes, or where they do not name them, `data` has what is left and `tensor` the topology's tensor shards.
@@ -49,13 +49,13 @@ def make_mesh(topology: Topology, sizes: Mapping[str, int]) -> Mesh:
     # The devices of one tensor group are adjacent, so that they belong to one process if it has enough.
     axes[TENSOR_AXIS] = axes.pop(TENSOR_AXIS)
     if len(open_axes) > 1 or any(size < 1 for size in axes.values() if size != -1):
-        raise ConfigError(f"training.mesh = {dict(sizes)}: expected sizes of 1 or more, and at most one of -1")
+        raise ConfigError(f"{where} = {dict(sizes)}: expected sizes of 1 or more, and at most one of -1")
     fixed = math.prod(size for size in axes.values() if size != -1)
     for name in open_axes:
         axes[name] = count // fixed
     if math.prod(axes.values()) != count:
         shape = " x ".join(f"{name} {size}" for name, size in axes.items())
-        raise ConfigError(f"training.mesh = {dict(sizes)}: {shape} for {count} devices: their product must be {count}")
+        raise ConfigError(f"{where} = {dict(sizes)}: {shape} for {count} devices: their product must be {count}")
     grid = np.array(topology.devices, dtype=object).reshape(*axes.values())
     return Mesh(grid, tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 

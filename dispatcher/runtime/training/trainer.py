@@ -31,10 +31,11 @@ from dispatcher.runtime.training.config import AUTO, Microbatching, TrainingConf
 from dispatcher.runtime.training.data import Reader, Source, Streamed, check_source, make_reader, on_mesh
 from dispatcher.runtime.training.evaluation import Evaluator, check_best
 from dispatcher.runtime.training.loop import BEST_NAME, Loop
+from dispatcher.runtime.training.model_arrays import kept_arrays, load_arrays
 from dispatcher.runtime.training.placement import batch_shards, make_mesh, tracing
 from dispatcher.runtime.training.policy import Policy
 from dispatcher.runtime.training.setup import Setup
-from dispatcher.runtime.training.state import MODEL, State
+from dispatcher.runtime.training.state import State
 from dispatcher.runtime.training.step import LEARNING_RATE, LOSS
 from dispatcher.runtime.training.values import Mean, Value, loss_and_metrics, read
 
@@ -242,10 +243,10 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         else:
             with tracing(setup.mesh, setup.placement.rules):
                 model = AbstractModel.of(eval_shape(lambda: like(nnx.Rngs(self.training.seed))))
-        restored = self.load_from_path(rel_path, {MODEL: setup.placement.abstract_arrays(model)}, partial=True)
+        target = kept_arrays(model, setup.placement, self.training.precision)
+        arrays, restored = load_arrays(self, rel_path, target, averaged=False)
         if like is None:
             self.check_model(restored)
-        arrays: Arrays = restored.tree[MODEL]
         return arrays
 
     # Its parts.
@@ -258,9 +259,10 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         mesh = make_mesh(self.topology, self.training.mesh)
         # First of all: the search for a batch size needs devices on which this process holds nothing.
         microbatching = self._choose_microbatching(batch_shards(mesh))
-        self._prepare(mesh, microbatching)
+        self.prepare_on(mesh, microbatching)
 
-    def _prepare(self, mesh: Any, microbatching: Microbatching) -> None:
+    def prepare_on(self, mesh: Any, microbatching: Microbatching) -> None:
+        """As `prepare`, on this mesh and with these microbatches."""
         self._setup = setup = Setup.of(self, mesh, microbatching)
         sources = dict(self.evaluations())
         for name, source in sources.items():
@@ -292,7 +294,7 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         """Make two steps with `per_device` rows at a time on each device, to see whether they fit into memory."""
         mesh = make_mesh(self.topology, self.training.mesh)
         size = per_device * batch_shards(mesh)
-        self._prepare(mesh, Microbatching(accumulation_steps, size))
+        self.prepare_on(mesh, Microbatching(accumulation_steps, size))
         self.begin()
         reader = make_reader(
             self.data(), accumulation_steps * size, mesh, seed=self.training.seed, microbatches=accumulation_steps

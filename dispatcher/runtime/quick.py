@@ -7,14 +7,20 @@ with quick("gpt/train/pretrain", "first-try", out_path="runs") as j:
     j.restore("default/default/base/best")        # optional: start from a checkpoint
     j()
     j.save("config.yaml", chip="h100", n_chips=8)
+
+Over several cells, without a `with` block:
+
+j = quick("gpt/train/pretrain", "first-try").init()
+...
+j.close()
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from dispatcher.errors import UsageError
@@ -40,6 +46,15 @@ class QuickJob:
         self._where = (out_path, name, project, group)
         self._restore: str | None = None
         self._job: BasicJob[Any] | None = None
+        self._in_force = ExitStack()
+
+    def open(self) -> None:
+        """Put `config` in force, until `close`."""
+        self._in_force.enter_context(configuration(self.config))
+
+    def close(self) -> None:
+        """End what `open` or `quick(...).init()` has begun."""
+        self._in_force.close()
 
     def restore(self, rel_path: str) -> None:
         """Start from this checkpoint, a path below the checkpoints; it also provides all settings not assigned here."""
@@ -77,14 +92,33 @@ class QuickJob:
         return target
 
 
-@contextmanager
+class Quick(AbstractContextManager[QuickJob]):
+    """A QuickJob whose configuration is in force in a `with` block, or from `init` until its `close`."""
+
+    def __init__(self, made: QuickJob) -> None:
+        self._made = made
+
+    def init(self) -> QuickJob:
+        """The QuickJob without a `with` block; call its `close` at the end."""
+        self._made.open()
+        return self._made
+
+    def __enter__(self) -> QuickJob:
+        return self.init()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._made.close()
+
+
 def quick(
     job: str | type[BasicJob[Any]],
     name: str,
     out_path: str | os.PathLike[str] | None = None,
     project: str | None = None,
     group: str | None = None,
-) -> Iterator[QuickJob]:
+) -> Quick:
     """A QuickJob of the class `job` (or of the class with that key); its configuration is in force in the block.
 
     Its files are below `out_path`, by default `runs` in the workspace.
@@ -94,6 +128,4 @@ def quick(
         job = find_job(job)
     assert isinstance(job, type)
     root = Path(out_path) if out_path is not None else workspace_root() / OUTPUT
-    made = QuickJob(job, name, root, project, group)
-    with configuration(made.config):
-        yield made
+    return Quick(QuickJob(job, name, root, project, group))

@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime import registry
-from dispatcher.runtime.configuration import configuration, field
+from dispatcher.runtime.configuration import configuration, current_config, field
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.job_file import read_job_file
 from dispatcher.runtime.jobs.basic import BasicJob
@@ -130,3 +130,12 @@ def test_a_file_that_is_no_job_is_refused(tmp_path: Path, text: str, problem: st
         read_job_file(path)
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         read_job_file(tmp_path / "missing.yaml")
+
+
+def test_a_job_lasts_over_several_cells(tmp_path: Path) -> None:
+    j = quick("demo/train", "cells", out_path=tmp_path).init()
+    j.config.training.steps = 3
+    assert current_config() is j.config
+    assert j() == {"lr": 1e-3, "steps": 3}
+    j.close()
+    assert current_config() is None

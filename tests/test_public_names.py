@@ -189,6 +189,7 @@ CheckpointedJob.contents(self, suffix: str) -> Contents
 CheckpointedJob.contents_from_path(self, rel_path: str) -> Contents
 CheckpointedJob.described(self, beside: Contents | None = None) -> Contents
 CheckpointedJob.exit_preempted(self) -> NoReturn
+CheckpointedJob.leaves_from_path(self, rel_path: str) -> Mapping[str, Leaf]
 CheckpointedJob.load(self, suffix: str, target: Any, *, partial: bool = False) -> Restored
 CheckpointedJob.load_from_path(self, rel_path: str, target: Any, *, partial: bool = False) -> Restored
 CheckpointedJob.metadata(self, suffix: str) -> Mapping[str, Any]
@@ -204,22 +205,34 @@ CheckpointedJob.save_from_path(self, rel_path: str, pytree: Any, *, step: int = 
 CheckpointedJob.saving
 CheckpointedJob.wait(self) -> None
 CheckpointedJob.PREEMPTION_TIMEOUT_S: float
+class EvaluationJob(RestoreableJob)
+EvaluationJob.__init__(self, spec: Any) -> None
+EvaluationJob.checkpoint_classes(cls) -> tuple[type[Any], ...]
+EvaluationJob.config(cls) -> type[Any] | Sequence[type[Any]]
+EvaluationJob.model_classes(cls) -> tuple[type[Any], ...]
+EvaluationJob.restore_from_path(self, rel_path: str) -> None
+EvaluationJob.run(self) -> Row
+EvaluationJob.TRAINER: type[Trainer[Any, Any]]
 class InferenceJob(RestoreableJob)
 InferenceJob.__init__(self, spec: Any) -> None
-InferenceJob.abstract_model
 InferenceJob.arrays
 InferenceJob.checkpoint_classes(cls) -> tuple[type[Any], ...]
 InferenceJob.config_classes(cls) -> tuple[type[Any], ...]
-InferenceJob.forward(self, rows: Prompts) -> jax.Array
+InferenceJob.forward(self, model: M, batch: Any) -> Any
 InferenceJob.from_trainer(cls, trainer: Trainer[Any, M]) -> Self
-InferenceJob.gather(self, array: jax.Array) -> np.ndarray[Any, Any]
-InferenceJob.make_model(self) -> M
+InferenceJob.gather(self, tree: Any) -> Any
+InferenceJob.generate(self, prompts: Sequence[str | Chat], max_new_tokens: int, encoding: Encoding, **sampling: Any) -> list[str]
+InferenceJob.logits(self, model: M, tokens: Any, segment_ids: Any) -> jax.Array
+InferenceJob.make_model(self, rngs: nnx.Rngs) -> M
 InferenceJob.model
 InferenceJob.model_classes(cls) -> tuple[type[Any], ...]
-InferenceJob.pad(self, texts: Sequence[Sequence[int]], *, seq_len: int = 0) -> Prompts
+InferenceJob.pad(self, texts: Sequence[Sequence[int]], *, rows: int = 0, seq_len: int = 0) -> Prompts
+InferenceJob.predict(self, rows: Any, *, batch_size: int | None = None) -> Any
 InferenceJob.restore_from_path(self, rel_path: str) -> None
-InferenceJob.rollout(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, *, temperature: float = 0.0, stop_token: int | None = None, seed: int = 0) -> list[list[int]]
+InferenceJob.rollout(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, *, temperature: float = 0.0, stop_token: int | None = None, seed: int = 0, batch_size: int | None = None) -> list[list[int]]
+InferenceJob.setup
 InferenceJob.MODEL: type[Any]
+InferenceJob.AXIS_RULES: ClassVar[Mapping[str, Any]]
 class Mean
 Mean.__init__(self, total: jax.Array, weight: jax.Array) -> None
 Mean.of(cls, value: Any) -> Mean
@@ -277,6 +290,7 @@ Trainer.model_to_evaluate(self) -> Arrays
 Trainer.on_step(self, step: int, metrics: Mapping[str, float]) -> None
 Trainer.optimizer(self) -> optax.GradientTransformation
 Trainer.prepare(self) -> None
+Trainer.prepare_on(self, mesh: Any, microbatching: Microbatching) -> None
 Trainer.probe_batch_size(self, per_device: int, accumulation_steps: int) -> None
 Trainer.reads_each_step
 Trainer.restore_from_path(self, rel_path: str) -> None
@@ -340,6 +354,51 @@ HttpRequest.url: str
 HttpRequest.body: Any
 HttpRequest.headers: Mapping[str, str]
 """,
+    "dispatcher.runtime.encoding": """
+class ByteEncoding
+ByteEncoding.decode(self, tokens: Sequence[int], /) -> str
+ByteEncoding.encode(self, text: str, /) -> list[int]
+ByteEncoding.vocab_size: Final
+class Encoding
+Encoding.__init__(self, *args, **kwargs)
+Encoding.decode(self, tokens: Sequence[int], /) -> str
+Encoding.encode(self, text: str, /) -> Sequence[int]
+""",
+    "dispatcher.runtime.jobs.lab_names": """
+class CheckpointedJob(LabNames)
+class InferenceJob(LabNames)
+InferenceJob.mesh
+InferenceJob.state
+InferenceJob.state_sharding
+class LabNames(CheckpointedJob)
+LabNames.__init__(self, spec: Any) -> None
+LabNames.block_size
+LabNames.get_metadata(self, suffix: Path) -> dict[str, Any]
+LabNames.get_metadata_from_path(self, rel_path: Path) -> dict[str, Any]
+LabNames.get_tree(self, suffix: Path, template_tree: Any, partial: bool = False) -> Any
+LabNames.get_tree_and_metadata(self, suffix: Path, template_tree: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]
+LabNames.get_tree_and_metadata_from_path(self, rel_path: Path, template_tree: Any, partial: bool = False) -> tuple[Any, dict[str, Any]]
+LabNames.get_tree_from_path(self, rel_path: Path, template_tree: Any, partial: bool = False) -> Any
+LabNames.local_replicas
+LabNames.mesh
+LabNames.per_device_batch_size
+LabNames.replicas
+LabNames.save_metadata(self, suffix: Path, metadata: Mapping[str, Any]) -> None
+LabNames.save_metadata_from_path(self, rel_path: Path, metadata: Mapping[str, Any]) -> None
+LabNames.save_tree(self, suffix: Path, tree: Any) -> None
+LabNames.save_tree_and_metadata(self, suffix: Path, tree: Any, metadata: Mapping[str, Any]) -> None
+LabNames.save_tree_and_metadata_from_path(self, rel_path: Path, tree: Any, metadata: Mapping[str, Any]) -> None
+LabNames.save_tree_from_path(self, rel_path: Path, tree: Any) -> None
+class ModelState
+ModelState.__init__(self, params: Arrays, variables: Arrays) -> None
+ModelState.params: Arrays
+ModelState.variables: Arrays
+class RestoreableJob(LabNames)
+class Trainer(LabNames)
+Trainer.mesh
+Trainer.per_device_batch_size
+Trainer.state_sharding
+""",
     "dispatcher.runtime.jobs.pretrain": """
 class Pretrain(LanguageTrainer)
 """,
@@ -380,7 +439,7 @@ LanguageTrainer.UNIT: ClassVar[str]
     "dispatcher.runtime.language.transformer": """
 class Transformer
 Transformer.__init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None
-Transformer.extend(self, tokens: jax.Array, cache: KVCache, *, segment_ids: jax.Array | None = None) -> tuple[jax.Array, KVCache]
+Transformer.decode(self, tokens: jax.Array, cache: KVCache, segment_ids: jax.Array | None = None) -> tuple[jax.Array, KVCache]
 Transformer.init_cache(self, rows: int, capacity: int) -> KVCache
 """,
 }

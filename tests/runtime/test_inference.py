@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from tiny_training import CONFIG, Text, made
 
-from dispatcher.errors import DispatcherError, UsageError
+from dispatcher.errors import ConfigError, DispatcherError, UsageError
 from dispatcher.runtime.configuration import configuration
+from dispatcher.runtime.encoding import ByteEncoding
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.inference import InferenceJob
 from dispatcher.runtime.language.transformer import Transformer
-from dispatcher.runtime.rollout import pad_left
+from dispatcher.runtime.rollout import Decoder, pad_left
 
 pytestmark = pytest.mark.demo
 
@@ -138,3 +139,60 @@ def test_the_models_configuration_comes_from_the_checkpoint(trainer: Any, live: 
     assert isinstance(job, Use)
     assert job.args.tokens == 7
     assert job.rollout(PROMPTS[:1], 6) == live.rollout(PROMPTS[:1], 6)
+
+
+class Uncached(Transformer):
+    """The same model for readers that know of no cache."""
+
+    decode = None  # type: ignore[assignment]
+
+
+class UseUncached(Use):
+    MODEL = Uncached
+
+
+@pytest.fixture(scope="module")
+def uncached(trainer: Any) -> UseUncached:
+    spec = local(trainer.spec.hardware.cluster.root, "uncached")
+    return UseUncached.from_checkpoint_path(trainer.path_of("step-00000060"), spec)
+
+
+def test_a_model_without_a_cache_generates_the_same_tokens(uncached: UseUncached, live: Use) -> None:
+    assert not isinstance(uncached.model, Decoder)
+    assert uncached.rollout(PROMPTS, 6) == live.rollout(PROMPTS, 6)
+    sampling = {"temperature": 1.0, "seed": 3, "stop_token": 5}
+    # Also a few rows at a time.
+    assert uncached.rollout(PROMPTS, 6, batch_size=3, **sampling) == live.rollout(PROMPTS, 6, **sampling)
+
+
+class Letters:
+    """16 letters as tokens."""
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(letter) - ord("a") for letter in text]
+
+    def decode(self, tokens: list[int]) -> str:
+        return "".join(chr(token + ord("a")) for token in tokens)
+
+
+class Chats(Letters):
+    def apply_chat_template(self, messages: list[Any], **how: Any) -> Any:
+        assert how == {"tokenize": True, "add_generation_prompt": True}
+        return {"input_ids": self.encode("".join(message["content"] for message in messages) + "a")}
+
+
+def test_text_and_conversations_are_continued(live: Use) -> None:
+    expected = [Letters().decode(row) for row in live.rollout(PROMPTS, 6)]
+    assert live.generate([Letters().decode(prompt) for prompt in PROMPTS], 6, Letters()) == expected
+    chat = [{"role": "user", "content": "be"}, {"role": "assistant", "content": "h"}]
+    assert live.generate([chat, "behab"], 6, Chats()) == live.generate(["beha", "behab"], 6, Letters())
+    with pytest.raises(UsageError, match="a conversation, but Letters has no apply_chat_template: expected text"):
+        live.generate([chat], 6, Letters())
+    with pytest.raises(ConfigError, match="prompt 1: the model has no token 16: expected 0 to 15"):
+        live.generate(["a", "q"], 6, Letters())
+
+
+def test_bytes_are_an_encoding() -> None:
+    encoding = ByteEncoding()
+    assert encoding.encode("é!") == [0xC3, 0xA9, 0x21]
+    assert encoding.decode([0xC3, 0xA9, 300, 0x21, 0xC3]) == "é!�"

@@ -125,11 +125,11 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
         """
         if isinstance(batch, Prompts):
             return self.logits(model, *batch)
-        return model(batch)  # type: ignore[operator]  # nnx.Module does not say that it is called
+        return model(batch)
 
     def logits(self, model: M, tokens: Any, segment_ids: Any) -> jax.Array:
         """Logits of the token after each token, int32[rows, seq_len] twice -> float[rows, seq_len, vocab_size]."""
-        found: jax.Array = model(tokens, segment_ids=segment_ids)  # type: ignore[operator]
+        found: jax.Array = model(tokens, segment_ids=segment_ids)
         return found
 
     # Where the model comes from.
@@ -254,7 +254,9 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
     def _check_tokens(self, prompts: Sequence[Sequence[int]]) -> None:
         """A token outside the vocabulary would silently be taken for another one."""
         vocab_size = getattr(self.model_config, "vocab_size", None)
-        for number, prompt in enumerate(prompts if vocab_size is not None else ()):
+        if vocab_size is None:
+            return
+        for number, prompt in enumerate(prompts):
             unknown = [token for token in prompt if not 0 <= token < vocab_size]
             if unknown:
                 raise ConfigError(

@@ -46,6 +46,11 @@ def test_a_tutorial_does_what_it_says(name: str, readers: Readers) -> None:
     readers.follow(name)
 
 
+def test_a_tutorial_is_read_in_one_sitting() -> None:
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in TUTORIALS.glob("*.md")}
+    assert [name for name, lines in lengths.items() if lines >= 120] == []
+
+
 def test_the_page_on_jax_shows_what_the_tutorials_do() -> None:
     text = PAGE.read_text(encoding="utf-8")
     pages = {path.name: path.read_text(encoding="utf-8") for path in TUTORIALS.glob("*.md")}

@@ -12,9 +12,10 @@ from pages import first_column
 
 import dispatcher.runtime
 from dispatcher.runtime import State, Streamed, Trainer
-from dispatcher.runtime.language.transformer import Transformer
+from dispatcher.runtime.jobs.inference_config import InferenceConfig
 from dispatcher.runtime.optimizers import OptimizerConfig
 from dispatcher.runtime.places import layout
+from dispatcher.runtime.rollout import Decoder
 from dispatcher.runtime.schedules import ScheduleConfig
 from dispatcher.runtime.training import surroundings
 from dispatcher.runtime.training.config import TrainingConfig
@@ -28,7 +29,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "trainer.md").read_text(encoding="u
 # What the loop, the search for a batch size and InferenceJob use of a trainer: nothing that a job replaces or calls.
 INTERNAL = {
     "axis_rules", "configuration_in_force", "done", "extra_metrics", "last_saved", "model_to_evaluate", "prepare",
-    "probe_batch_size", "reads_each_step", "run_block", "save_state", "step_flops",
+    "prepare_on", "probe_batch_size", "reads_each_step", "run_block", "save_state", "step_flops",
 }  # fmt: skip
 
 
@@ -57,6 +58,7 @@ def test_every_hook_is_on_the_page_as_it_is_called() -> None:
 def test_every_setting_is_on_the_page_and_no_other() -> None:
     paths = layout(TrainingConfig, OptimizerConfig, ScheduleConfig)
     assert first_column(PAGE, "## Settings\n") == {re.sub(r"(precision)\..*", r"\1", path) for path in paths}
+    assert first_column(PAGE, "TRAINER = Digits\n```\n") == layout(InferenceConfig).keys()
     precision = PAGE.partition("## Precision\n")[2].partition("## ")[0]
     assert [name for name in layout(Precision) if not re.search(rf"[`.]{name}`", precision)] == []
 
@@ -72,8 +74,8 @@ def test_the_protocols_are_on_the_page() -> None:
     assert len(names) > 5
     parts = {name.partition("(")[0] for name in first_column(PAGE, "the parts of the default step:\n")}
     assert parts == {name for name in public(Updater) if inspect.isfunction(vars(Updater).get(name))}
-    cache = {name.partition("(")[0] for name in first_column(PAGE, "with a model that has\n")}
-    assert cache <= public(Transformer)
+    cache = {name.partition("(")[0] for name in first_column(PAGE, "a cache is any pytree:\n")}
+    assert cache == {name for name in public(Decoder) if inspect.isfunction(vars(Decoder)[name])}
 
 
 def test_what_a_checkpoint_has_is_on_the_page() -> None:

@@ -38,12 +38,14 @@ MESHES = {
     "tensor": dict(cls=WideClassification, topology=EIGHT, mesh={"tensor": 8}, axis_rules=RULES),
     "mixed": dict(cls=WideClassification, topology=EIGHT, mesh={"data": 2, "fsdp": 2, "tensor": 2}, fsdp=True,
                   axis_rules=RULES),
-    "both": dict(cls=WideClassification, topology=EIGHT, mesh={"data": 4, "tensor": 2},
-                 axis_rules={"embed": None, "mlp": ["data", "tensor"]}),
 }
 
 def job(name, mesh):
-    return made(sys.argv[1], name, steps=3, **MESHES[mesh])
+    made_one = made(sys.argv[1], name, steps=3, **MESHES[mesh])
+    if mesh not in ("alone", "mixed"):
+        # To compile it everywhere would take long.
+        made_one.evaluations = lambda: {}
+    return made_one
 
 def bytes_on_one(state):
     first = jax.devices()[0]
@@ -68,15 +70,15 @@ for mesh in MESHES:
     lines = [json.loads(line) for line in open(trained.spec.result_path("metrics.jsonl"))]
     found[mesh] = {
         "losses": [line["loss"] for line in lines],
-        "held_out": [trained.measured["held_out/loss"], trained.measured["held_out/accuracy"]],
+        "held_out": [trained.measured.get(f"held_out/{name}") for name in ("loss", "accuracy")],
         "bytes": bytes_on_one(trained.live_state),
         "specs": kernel_specs(trained),
         "table": [text for text in said if "bytes per device" in text][-1],
     }
 wrong = []
-for source in MESHES:
-    for target in MESHES:
-        moved = job("moved-" + target, target)
+for target in MESHES:
+    moved = job("moved-" + target, target)
+    for source in MESHES:
         moved.restore_from_path(f"default/default/{source}/step-00000003")
         now = arrays(moved)
         wrong += [f"{source} {target} {name}" for name, array in states[source].items()
@@ -102,7 +104,7 @@ def found(tmp_path_factory: pytest.TempPathFactory, jax_cache: Path) -> dict[str
     return dict(json.loads(done.stdout))
 
 
-MESHES = ("data", "fsdp", "tensor", "mixed", "both")
+MESHES = ("data", "fsdp", "tensor", "mixed")
 
 
 @pytest.mark.parametrize("mesh", MESHES)
@@ -111,8 +113,12 @@ def test_a_training_has_the_same_losses_on_every_mesh(found: dict[str, Any], mes
     assert len(alone["losses"]) == 3
     assert alone["losses"][-1] < alone["losses"][0] - 0.1
     np.testing.assert_allclose(spread["losses"], alone["losses"], rtol=2e-4)
-    # 37 rows, which no number of devices divides.
-    np.testing.assert_allclose(spread["held_out"], alone["held_out"], rtol=2e-3)
+
+
+def test_an_evaluation_counts_each_row_once_on_every_mesh(found: dict[str, Any]) -> None:
+    """Of 37 rows, which no number of devices divides."""
+    assert found["data"]["held_out"] == [None, None]
+    np.testing.assert_allclose(found["mixed"]["held_out"], found["alone"]["held_out"], rtol=2e-3)
 
 
 @pytest.mark.parametrize("mesh", MESHES[1:])
@@ -131,7 +137,6 @@ def test_parameters_and_their_moments_take_less_memory_of_a_device(found: dict[s
         ("fsdp", [None, "fsdp"]),
         ("tensor", [None, "tensor"]),
         ("mixed", ["fsdp", "tensor"]),
-        ("both", [None, ["data", "tensor"]]),
     ],
 )
 def test_moments_are_sharded_as_their_parameters(found: dict[str, Any], mesh: str, spec: list[Any]) -> None:

@@ -13,6 +13,7 @@ from flax import nnx
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.execution import Topology
+from dispatcher.runtime.sharding import optimizer_shardings
 from dispatcher.runtime.training.placement import Placement, batch_axes, batch_shards, make_mesh
 
 pytestmark = pytest.mark.demo
@@ -90,6 +91,17 @@ def test_logical_axes_are_mapped_and_axes_of_the_mesh_stand_for_themselves(mesh:
     }  # fmt: skip
 
 
+def test_moments_are_sharded_as_their_parameters(mesh: Any) -> None:
+    """Also over several axes of the mesh; factors of lower rank are replicated."""
+    places = Placement(mesh, {"mlp": ["data", "tensor"]}).shardings({"kernel": variable((4, 6), (None, "mlp"))})
+    matrix, factor = jax.ShapeDtypeStruct((4, 6), np.float32), jax.ShapeDtypeStruct((4,), np.float32)
+    tree = {"mu": {"kernel": matrix}, "row": {"kernel": factor}, "count": jax.ShapeDtypeStruct((), np.int32)}
+    found = optimizer_shardings(tree, places, mesh)
+    assert tuple(found["mu"]["kernel"].spec) == (None, ("data", "tensor"))
+    assert not any(found["row"]["kernel"].spec)
+    assert not any(found["count"].spec)
+
+
 def test_all_names_that_cannot_be_used_are_told_at_once(mesh: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         specs(
@@ -108,6 +120,12 @@ def test_all_names_that_cannot_be_used_are_told_at_once(mesh: Any) -> None:
 
 
 def test_rules_for_axes_that_the_mesh_lacks_are_refused(mesh: Any) -> None:
+    own = nnx.Param(
+        jax.ShapeDtypeStruct((4, 6), np.float32), out_sharding=("mlp", None), sharding_rules=(("mlp", "tensr"),),
+        eager_sharding=False,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=r"up \[4, 6\]: the rule of 'mlp' has the axis 'tensr' .*'tensor'"):
+        specs(mesh, {}, {"up": ((), own)})
     with pytest.raises(ConfigError, match=r"training\.axis_rules\.mlp = 'tensr': the mesh has no such axis .*'tensor'"):
         Placement(mesh, {"mlp": "tensr"})
 

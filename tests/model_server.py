@@ -20,6 +20,7 @@ class Asked:
     """A request as the server got it; `acknowledged` once another one has come over the same connection after it."""
 
     text: str
+    path: str
     headers: Mapping[str, str]
     body: Any
     at_s: float = field(default_factory=time.monotonic)
@@ -54,7 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.before is not None:
             self.before.acknowledged = self.before.answered
         headers = {name.lower(): value for name, value in self.headers.items()}
-        asked = Asked(body["messages"][-1]["content"], headers, body)
+        asked = Asked(body["messages"][-1]["content"], self.path, headers, body)
         self.before = asked
         self.server.asked.append(asked)
         reply = self.server.behaviour(self, asked)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -214,6 +217,38 @@ def test_requests_are_spaced_by_the_rate(tmp_path: Path, server: Server) -> None
     job_on(tmp_path, server, requests_per_minute=600)()
     times_s = sorted(one.at_s for one in server.asked)
     assert times_s[-1] - times_s[0] >= 0.45
+
+
+def test_requests_go_through_the_proxy_of_the_environment(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_prompts(tmp_path, ["a"])
+    monkeypatch.setenv("http_proxy", server.url.replace("http://", "http://ada:p%40w@").removesuffix("/v1"))
+    monkeypatch.setenv("no_proxy", "other.invalid")
+    assert job_on(tmp_path, server, url="http://model.invalid/v1")() == {"answers": 1, "failed": 0}
+    (asked,) = server.asked
+    assert asked.path == "http://model.invalid/v1/chat/completions"
+    assert base64.b64decode(asked.headers["proxy-authorization"].removeprefix("Basic ")) == b"ada:p@w"
+
+
+def test_a_certificate_that_is_not_trusted_ends_the_job(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=model"
+    words += f" -addext subjectAltName=DNS:localhost -keyout {key} -out {certificate}"
+    subprocess.run(["openssl", *words.split()], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    write_prompts(tmp_path, ["a"])
+    url = server.url.replace("http://127.0.0.1", "https://localhost")
+    with pytest.raises(RequestError, match=r"certificate is not trusted: .*SSL_CERT_FILE"):
+        job_on(tmp_path, server, url=url)()
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    assert job_on(tmp_path, server, url=url)() == {"answers": 1, "failed": 0}
 
 
 class Picky(ApiPrompts):

@@ -17,6 +17,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from dispatcher.errors import RequestError
+from dispatcher.runtime.http_api.route import open_route, routed
 
 _CONNECT_TIMEOUT_S: Final = 30.0
 
@@ -76,7 +77,8 @@ class Connection:
             self._expired, self._deadline_s = False, time.monotonic() + self._timeout_s
         try:
             connection = self._connected(urlsplit(request.url))
-            connection.request("POST", request.target, body, given)
+            target, more = routed(request.url, request.target)
+            connection.request("POST", target, body, {**given, **more})
             response = connection.getresponse()
             received = response.read()
             names = {name.lower(): value for name, value in response.getheaders()}
@@ -118,12 +120,7 @@ class Connection:
         server = (url.scheme, url.netloc)
         if self._http is None or self._server != server:
             self.close()
-            connect_s = min(_CONNECT_TIMEOUT_S, self._timeout_s)
-            if url.scheme == "https":
-                context = ssl.create_default_context()
-                self._http = http.client.HTTPSConnection(url.netloc, timeout=connect_s, context=context)
-            else:
-                self._http = http.client.HTTPConnection(url.netloc, timeout=connect_s)
+            self._http = open_route(url, min(_CONNECT_TIMEOUT_S, self._timeout_s))
             self._server = server
         if self._http.sock is not None and _is_dropped(self._http.sock):
             self._http.close()

@@ -7,7 +7,7 @@ from typing import Final
 
 from dispatcher.checkpoints.fence import Run
 from dispatcher.runtime.http_api.workers import Workers
-from dispatcher.runtime.metrics import MetricsLog
+from dispatcher.runtime.metrics import PROGRESS_EVERY_S, MetricsLog
 
 _LOOK_EVERY_S: Final = 0.25
 _FENCE_EVERY_S: Final = 1.0
@@ -23,7 +23,8 @@ class Monitor:
         self._before = before
         self._of = of
         self._fence = Run.current()
-        self._began_s = time.monotonic()
+        self._began_s = self._changed_s = time.monotonic()
+        self._seen = before
 
     def watch(self) -> None:
         """Return when all threads have ended. SupersededError when there is a newer attempt."""
@@ -36,9 +37,18 @@ class Monitor:
             if now_s - metrics_s >= _METRICS_EVERY_S:
                 self._log_metrics()
                 metrics_s = now_s
-            self._log.progress(self._done(), self._of)
+            self._show_progress(now_s)
         self._log_metrics()
-        self._log.progress(self._done(), self._of)
+        self._show_progress(self._changed_s)
+
+    def _show_progress(self, now_s: float) -> None:
+        """Only of late: an API that no longer answers shows as a job that is silent for longer than usual."""
+        done = self._done()
+        if done != self._seen:
+            self._seen, self._changed_s = done, now_s
+        # The log writes at most once a second.
+        if now_s - self._changed_s <= 2 * PROGRESS_EVERY_S:
+            self._log.progress(done, self._of)
 
     def _done(self) -> int:
         counts = self._workers.counts

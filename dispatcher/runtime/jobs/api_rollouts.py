@@ -22,6 +22,7 @@ from dispatcher.runtime.http_api.key import ApiKey, read_key
 from dispatcher.runtime.http_api.monitor import Monitor
 from dispatcher.runtime.http_api.plan import Plan
 from dispatcher.runtime.http_api.responses import FOLDER, Answer, Responses
+from dispatcher.runtime.http_api.route import LOCAL_HOSTS
 from dispatcher.runtime.http_api.workers import Task, Workers
 from dispatcher.runtime.jobs.basic import BasicJob, Row
 from dispatcher.runtime.metrics import MetricsLog
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 ROWS_FILE: Final = "rows.jsonl"
-_LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 
 _log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ class ApiRollouts(BasicJob[C], Generic[C]):
 
     def _warn_of_plain_http(self, key: ApiKey) -> None:
         parts = urlsplit(self.api.url)
-        if key.value and parts.scheme == "http" and parts.hostname not in _LOCAL_HOSTS:
+        if key.value and parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
             _log.warning("%s: the API key is sent without encryption: use https if the API has it", self.api.url)
 
     def _send_missing(self, plan: Plan, responses: Responses, key: ApiKey) -> dict[int, str]:

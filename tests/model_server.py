@@ -46,6 +46,7 @@ def answer(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: Server
     # The request before over the same connection.
     before: Asked | None = None

@@ -364,20 +364,28 @@ def indices_saved(root: Path) -> set[int]:
 
 
 def test_killed_anywhere_no_request_that_was_answered_is_sent_again(tmp_path: Path) -> None:
-    texts = [f"prompt {number}" for number in range(240)]
+    kills, concurrency, budget = 12, 8, 30
+    texts = [f"prompt {number}" for number in range(kills * budget + 40)]
     write_prompts(tmp_path, texts)
     chance = random.Random(7)
-    kills, concurrency = 12, 8
+    trouble = troubled(seed=3, share=0.1)
+    # How many requests the server still takes care of: however late a kill comes, something is left to be asked.
+    left = threading.Semaphore(0)
     answered: set[str] = set()
-    with serving(troubled(seed=3, share=0.1)) as server:
-        runs = Runs(tmp_path, server, timeout_s=0.5, concurrency=concurrency)
+
+    def behave(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any] | None:
+        return trouble(handler, asked) if left.acquire(blocking=False) else handler.stall()
+
+    with serving(behave) as server:
+        runs = Runs(tmp_path, server, timeout_s=1.0, retries=100, concurrency=concurrency)
         try:
             for _ in range(kills):
-                after = chance.randint(1, 25)
+                left = threading.Semaphore(budget)
+                wanted = len(server.asked) + chance.randint(1, budget - 5)
                 before = len(server.asked)
                 child = runs.begin()
-                wait_until(lambda wanted=before + after: len(server.asked) >= wanted, "requests", 60)
-                time.sleep(chance.uniform(0, 0.03))
+                wait_until(lambda wanted=wanted: len(server.asked) >= wanted, "requests", 60)
+                time.sleep(chance.uniform(0, 0.02))
                 os.kill(child, signal.SIGKILL)
                 assert runs.end() == -signal.SIGKILL
                 assert not answered & {one.text for one in server.asked[before:]}
@@ -386,6 +394,7 @@ def test_killed_anywhere_no_request_that_was_answered_is_sent_again(tmp_path: Pa
                 answered = {texts[index] for index in indices_saved(tmp_path)}
                 assert {one.text for one in server.asked if one.acknowledged} <= answered
             assert 0 < len(answered) < len(texts)
+            left = threading.Semaphore(1_000_000)
             before = len(server.asked)
             runs.begin()
             assert runs.end() == 0

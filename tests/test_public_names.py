@@ -161,6 +161,7 @@ ApiRollouts.__init__(self, spec: ExecutionSpec) -> None
 ApiRollouts.authorization(self, key: str) -> Mapping[str, str]
 ApiRollouts.config_classes(cls) -> tuple[type[Any], ...]
 ApiRollouts.failed(self, error: str) -> Any
+ApiRollouts.fault(self, response: Any) -> str | None
 ApiRollouts.parse(self, response: Any) -> Any
 ApiRollouts.request(self, body: Any) -> HttpRequest
 ApiRollouts.requests(self) -> Source

@@ -113,23 +113,24 @@ def test_failures_that_pass_are_tried_again(tmp_path: Path) -> None:
             "stall": handler.stall,
             "trickle": handler.trickle,
             "html": lambda: (200, {}, b"<html>"),
+            "fault": lambda: (200, {}, {"error": {"message": "no provider"}}),
         }
         return failures[asked.text]()  # type: ignore[no-any-return]
 
-    write_prompts(tmp_path, ["status", "limit", "reset", "half", "stall", "trickle", "html"])
+    write_prompts(tmp_path, ["status", "limit", "reset", "half", "stall", "trickle", "html", "fault"])
     with serving(behave) as server:
-        job = job_on(tmp_path, server, timeout_s=1.0, concurrency=7)
-        assert job() == {"answers": 7, "failed": 0}
+        job = job_on(tmp_path, server, timeout_s=1.0, concurrency=8)
+        assert job() == {"answers": 8, "failed": 0}
         assert set(server.times().values()) == {2}
         keys = {one.text: set() for one in server.asked}
         for one in server.asked:
             keys[one.text].add(one.headers["idempotency-key"])
-        assert [len(each) for each in keys.values()] == [1] * 7
+        assert [len(each) for each in keys.values()] == [1] * 8
         # The pause that the API asks for holds for all: in the second after it nothing is sent.
         limit_s = next(one.at_s for one in server.asked if one.text == "limit")
         after = [one.at_s - limit_s for one in server.asked if one.at_s > limit_s + 0.5]
         assert min(after) > 0.9
-    assert read_metrics(job.spec.result_path("metrics.jsonl"))[-1]["retries"] == 7
+    assert read_metrics(job.spec.result_path("metrics.jsonl"))[-1]["retries"] == 8
 
 
 def test_an_api_that_does_not_answer_ends_the_job_and_is_asked_again_by_the_next(tmp_path: Path) -> None:

@@ -47,12 +47,19 @@ class Counts:
 class Workers:
     """`config.concurrency` threads that work off `tasks`, an iterator that only one of them uses at a time.
 
-    `record` saves an answer before the next request is sent. The first error stops all threads: nothing more is sent,
-    what is in flight is received and recorded, and `check` raises the error.
+    `fault` says why a response of status 200 is no answer, or None. `record` saves an answer before the next request is
+    sent. The first error stops all threads: nothing more is sent, what is in flight is received and recorded, and
+    `check` raises the error.
     """
 
     def __init__(
-        self, config: ApiConfig, key: ApiKey, tasks: Iterator[Task], record: Callable[[Task, Answer], None]
+        self,
+        config: ApiConfig,
+        key: ApiKey,
+        tasks: Iterator[Task],
+        *,
+        fault: Callable[[Any], str | None],
+        record: Callable[[Task, Answer], None],
     ) -> None:
         self.counts = Counts()
         # By index, the requests without an answer after all retries; only with `on_error: record`.
@@ -60,6 +67,7 @@ class Workers:
         self._config = config
         self._key = key
         self._tasks = tasks
+        self._fault = fault
         self._record = record
         self._stop = threading.Event()
         self._pace = Pace(config.requests_per_minute, self._stop)
@@ -152,6 +160,8 @@ class Workers:
             verdict = judge(connection.post(task.request, task.headers))
         except IncompleteExchangeError as error:
             verdict = Verdict(Kind.MAY_PASS, reason=str(error))
+        if verdict.kind is Kind.ANSWERED and (reason := self._fault(verdict.answer)) is not None:
+            verdict = Verdict(Kind.MAY_PASS, reason=f"HTTP 200, but no answer: {reason}")
         if verdict.kind is Kind.ANSWERED:
             with self._counting:
                 self.counts.exchange_s += time.monotonic() - began_s

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 
 ROWS_FILE: Final = "rows.jsonl"
+_MOST_QUOTED: Final = 300
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +53,8 @@ class ApiRollouts(BasicJob[C], Generic[C]):
 
     The API is configured by `api` (ApiConfig). Responses are saved as they come, and a request that was answered is
     never sent again: after a kill or a preemption the next attempt sends the rest. Other hooks, each with a default for
-    OpenAI-compatible chat completions: `request`, `authorization`, `parse`, `failed`, `result`. `requests()[index]` and
-    `request` are called by one thread at a time, not always the main one.
+    OpenAI-compatible chat completions: `request`, `authorization`, `fault`, `parse`, `failed`, `result`.
+    `requests()[index]` and `request` are called by one thread at a time, not always the main one.
     """
 
     # Seconds in which requests in flight may end after a preemption; four fifths of kill_grace if that is less.
@@ -90,6 +91,14 @@ class ApiRollouts(BasicJob[C], Generic[C]):
     def authorization(self, key: str) -> Mapping[str, str]:
         """The headers that carry the API key."""
         return {"Authorization": f"Bearer {key}"}
+
+    def fault(self, response: Any) -> str | None:
+        """Why a response of status 200 is no answer, so that its request is tried again; None if it is one.
+
+        By default the `error` that some APIs send with status 200. Called by all threads.
+        """
+        error = response.get("error") if isinstance(response, dict) else None
+        return None if error is None else json.dumps(error, ensure_ascii=False)[:_MOST_QUOTED]
 
     def parse(self, response: Any) -> Any:
         """The row of a response, the JSON of its body: by default text and finish_reason of its first choice.
@@ -145,7 +154,8 @@ class ApiRollouts(BasicJob[C], Generic[C]):
         _log.info("%s: %d of %d requests are answered", self.spec.name, before, len(plan))
         if not missing:
             return {}
-        workers = Workers(self.api, key, plan.tasks(missing, self._headers(key)), self._recorder(responses))
+        tasks = plan.tasks(missing, self._headers(key))
+        workers = Workers(self.api, key, tasks, fault=self.fault, record=self._recorder(responses))
         self._send(workers, before, len(plan))
         left = len(missing) - workers.counts.answered - workers.counts.refused - len(workers.unanswered)
         if left:

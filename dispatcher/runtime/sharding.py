@@ -14,10 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-
-from dispatcher.runtime.execution import DATA_AXIS
 
 
 def partition_spec(*axes: str | None) -> dict[str, Any]:
@@ -29,17 +26,6 @@ def partition_spec(*axes: str | None) -> dict[str, Any]:
 def replicated(mesh: Mesh) -> NamedSharding:
     """A full copy on every device."""
     return _sharding(mesh, ())
-
-
-def batch_sharding(mesh: Mesh, *, axis: int = 0) -> NamedSharding:
-    """Sharded along the array axis `axis` over the data shards."""
-    return _sharding(mesh, (*[None] * axis, DATA_AXIS))
-
-
-def variable_sharding(variable: Any, mesh: Mesh) -> NamedSharding:
-    """The sharding of a model's variable, by its own partition spec; without one it is replicated."""
-    metadata = variable.get_metadata() if isinstance(variable, nnx.Variable) else {}
-    return best_effort_sharding(mesh, metadata.get("out_sharding") or (), variable.shape)
 
 
 def best_effort_sharding(mesh: Mesh, spec: Iterable[Any], shape: Sequence[int]) -> NamedSharding:
@@ -68,18 +54,6 @@ def optimizer_shardings(tree: Any, shardings: Mapping[str, NamedSharding], mesh:
         return best_effort_sharding(mesh, found.spec, leaf.shape)
 
     return jax.tree_util.tree_map_with_path(choose, tree)
-
-
-def shard_batch(batch: Any, mesh: Mesh, *, axis: int = 0) -> Any:
-    """Shard the arrays of `batch` along `axis` over the data shards; every process passes the full batch."""
-    sharding = batch_sharding(mesh, axis=axis)
-    if sharding.is_fully_addressable:
-        return jax.device_put(batch, sharding)
-
-    def put(array: np.ndarray[Any, Any]) -> jax.Array:
-        return jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
-
-    return jax.tree.map(put, batch)
 
 
 def per_device_value(value: int, mesh: Mesh) -> jax.Array:

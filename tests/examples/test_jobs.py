@@ -20,6 +20,7 @@ from dispatcher import contract
 from dispatcher.errors import UsageError
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.launching import make_job
+from dispatcher.runtime.parameters import evaluating
 
 pytestmark = pytest.mark.demo
 
@@ -49,10 +50,10 @@ import_jobs(Path(sys.argv[4]))
 from jobs.names import FineTune
 
 class Cut(FineTune):
-    def _update(self, *words):
-        if self.step == 2:
+    def run_block(self, *words):
+        if self.steps_done == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return super()._update(*words)
+        return super().run_block(*words)
 
 make_job(Cut, local(sys.argv[1], "cut", "names", "finetune"), json.loads(sys.argv[2]), restore=sys.argv[3])()
 """
@@ -75,7 +76,7 @@ def root(tmp_path_factory):
 def bits_of(job: Any, name: str) -> tuple[float, int]:
     """What one name alone costs, and in how many predictions."""
     encoded = Vocabulary(job.args.alphabet).encode(name)
-    model = job.compiled_steps.abstract_model.merge(job.live_state.trainable, job.live_state.non_trainable)
+    model = evaluating(job.setup.layout.model.merge(job.live_state.model))
     # Operation by operation, every length of a name would be compiled a hundred times.
     logs = nnx.jit(lambda model, tokens: jax.nn.log_softmax(model(tokens)))(model, np.array([[BOUNDARY, *encoded]]))[0]
     targets = [*encoded, BOUNDARY]
@@ -88,7 +89,7 @@ def test_bits_per_character_are_those_of_every_name_alone(root, monkeypatch):
     monkeypatch.setattr(job, "_names", lambda: few)
     job.begin()
     bits, characters = (sum(column) for column in zip(*(bits_of(job, name) for name in few.test), strict=True))
-    assert job.evaluate()["test_bpc"] == pytest.approx(bits / characters, rel=1e-5)
+    assert job.evaluated()["test/loss"] / math.log(2) == pytest.approx(bits / characters, rel=1e-5)
 
 
 def test_a_fine_tune_begins_with_the_base_and_reports_a_row_that_fits_together(root):
@@ -103,11 +104,9 @@ def test_a_fine_tune_begins_with_the_base_and_reports_a_row_that_fits_together(r
 def test_lora_trains_its_adapters_and_nothing_else(root):
     job = made(Lora, root, "hindi", names={"lang": "hindi"}, adapters={"rank": 2})
     job.begin()
-    before = {
-        name: np.asarray(array) for name, array in (job.live_state.trainable | job.live_state.non_trainable).items()
-    }
+    before = {name: np.asarray(array) for name, array in job.live_state.model.items()}
     job()
-    after = job.live_state.trainable | job.live_state.non_trainable
+    after = job.live_state.model
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == {name for name in before if name.rsplit("/", 1)[-1] in ("lora_a", "lora_b")}
 

@@ -1,7 +1,7 @@
 """Search for the largest batch that fits on a device, and the cache of what was found.
 
-The search starts at 1024 rows, or at a device's share of the batch if that is less, and halves until a size fits; then
-it bisects between that size and the last one that did not fit. Every probe is a process of its own: running out of
+The search starts at 1024 rows, or at a device's share of the batch if that is less, and takes the next smaller candidate
+until one fits; then it bisects between that size and the last one that did not fit. Every probe is a process of its own: running out of
 memory may kill it, and memory that it leaves allocated must not affect the next one.
 """
 
@@ -23,6 +23,8 @@ MAX_ROWS: Final = 1024
 TIMEOUT_FACTOR: Final = 4.0
 FIRST_TIMEOUT_S: Final = 900.0
 MIN_TIMEOUT_S: Final = 60.0
+# Tried besides powers of two: where 16 rows do not fit, or 4, more than half of that often do.
+_BETWEEN: Final = (10, 3)
 
 # Settings that do not affect memory, so that jobs that differ only in these share a cache entry. None: the whole group.
 _IGNORED_SCHEDULE: Final = {"lr", "schedule", "warmup", "decay", "min_lr_ratio"}
@@ -76,9 +78,10 @@ def largest_that_fits(probe: Probe, max_rows: int = MAX_ROWS, usable: Callable[[
 
 
 def candidates(max_rows: int) -> list[int]:
-    """The sizes to try, largest first: the smaller of `max_rows` and 1024, and the powers of two below it."""
+    """The sizes to try, largest first: the smaller of `max_rows` and 1024, and below it powers of two, 10 and 3."""
     top = min(max_rows, MAX_ROWS)
-    return [top, *(2**power for power in range(MAX_ROWS.bit_length(), -1, -1) if 2**power < top)]
+    below = {2**power for power in range(MAX_ROWS.bit_length())}.union(_BETWEEN)
+    return [top, *sorted((rows for rows in below if rows < top), reverse=True)]
 
 
 def _between(works: int, fails: int | None, fits: Callable[[int], bool], usable: Callable[[int], bool]) -> int:

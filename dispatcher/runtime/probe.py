@@ -28,6 +28,8 @@ TOO_LARGE: Final = re.compile(
 # The kernel's out-of-memory killer.
 _KILLED: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
 _SHOWN_LINES: Final = 15
+# A driver takes a moment to free the memory of a process that has ended; the next probe must not miss it.
+_PAUSE_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class JobProbe:
                 # Also when this process is interrupted: no probe may keep using the device.
                 process.kill()
                 process.wait()
+                time.sleep(_PAUSE_S)
         return _result(process.returncode, stderr, time.monotonic() - began_s, rows)
 
     def _request(self) -> dict[str, Any]:

@@ -63,7 +63,7 @@ def test_never_more_is_tried_than_is_needed(most: int, room: int) -> None:
 def test_the_course_of_a_search() -> None:
     device = Device(11)
     assert largest_that_fits(device, 50) == 11
-    assert device.tried == [50, 32, 16, 8, 12, 10, 11]
+    assert device.tried == [50, 32, 16, 10, 13, 11, 12]
 
 
 def test_what_cannot_be_used_is_not_told_apart() -> None:
@@ -76,8 +76,8 @@ def test_what_cannot_be_used_is_not_told_apart() -> None:
 
 
 def test_candidates() -> None:
-    assert candidates(1024) == [1024, 512, 256, 128, 64, 32, 16, 8, 4, 2, 1]
-    assert candidates(96) == [96, 64, 32, 16, 8, 4, 2, 1]
+    assert candidates(1024) == [1024, 512, 256, 128, 64, 32, 16, 10, 8, 4, 3, 2, 1]
+    assert candidates(96) == [96, 64, 32, 16, 10, 8, 4, 3, 2, 1]
     assert candidates(1) == [1]
 
 
@@ -89,10 +89,10 @@ def test_nothing_fits() -> None:
 def test_time_limits_follow_what_probes_have_taken() -> None:
     device = Device(1, seconds=100.0)
     largest_that_fits(device, 4)
-    assert device.limits_s == [FIRST_TIMEOUT_S, TIMEOUT_FACTOR * 100, TIMEOUT_FACTOR * 100]
+    assert device.limits_s == [FIRST_TIMEOUT_S, *[TIMEOUT_FACTOR * 100] * 3]
     quick = Device(1, seconds=0.5)
     largest_that_fits(quick, 4)
-    assert quick.limits_s == [FIRST_TIMEOUT_S, MIN_TIMEOUT_S, MIN_TIMEOUT_S]
+    assert quick.limits_s == [FIRST_TIMEOUT_S, *[MIN_TIMEOUT_S] * 3]
 
 
 def test_a_probe_that_hangs_says_nothing_about_how_long_others_take() -> None:
@@ -100,10 +100,10 @@ def test_a_probe_that_hangs_says_nothing_about_how_long_others_take() -> None:
 
     def hangs_at_first(rows: int, timeout_s: float) -> ProbeResult:
         limits_s.append(timeout_s)
-        return ProbeResult(False, timeout_s, "not ready") if rows > 2 else ProbeResult(True, 30.0)
+        return ProbeResult(False, timeout_s, "not ready") if rows > 4 else ProbeResult(True, 30.0)
 
-    assert largest_that_fits(hangs_at_first, 4) == 2
-    assert limits_s == [FIRST_TIMEOUT_S, FIRST_TIMEOUT_S, TIMEOUT_FACTOR * 30]
+    assert largest_that_fits(hangs_at_first, 8) == 4
+    assert limits_s == [FIRST_TIMEOUT_S, FIRST_TIMEOUT_S, TIMEOUT_FACTOR * 30, TIMEOUT_FACTOR * 30]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +19,49 @@ from benchmarks.workers import ask_once
 _STEPS, _TURNS = 20, 10
 
 
+@dataclass(frozen=True)
+class _Arm:
+    """A training whose steps are measured; `block` of them are one call of the trainer's compiled function."""
+
+    what: str
+    target: float
+    block: int = 1
+    short: bool = False
+
+
+_ARMS = (_Arm("a step of Trainer", 1.02), _Arm(f"a short step, {_STEPS} a call", 1.1, _STEPS, short=True))
+
+
 def measure(bench: Bench) -> Iterator[Figure]:
     """A step of Trainer against a bare jitted loop of the same model."""
     rounds = bench.pick(9, 1)
     device = need_device()
-    bench.say(f"{rounds} rounds of {_TURNS * _STEPS} steps each on {device.name}")
-    found = ask_once(_in_turns, str(bench.new_directory("step")), device.platform, number=rounds)
-    yield Figure(
-        what=f"a step of Trainer, {shown(found['parameters'] / 1e6)} M parameters, on {device.name}",
-        ours=milliseconds(median_of(found["trainer"])),
-        against=f"bare jitted loop {milliseconds(median_of(found['loop']))}",
-        ratio=_ratio(found["trainer"], found["loop"]),
-        target=Target(1.02),
-        note=f"both end at a loss of {shown(found['loss'])}",
-        samples=found,
-    )
+    for arm in _ARMS:
+        bench.say(f"{arm.what}: {rounds} rounds of {_TURNS * _STEPS} steps each on {device.name}")
+        directory = str(bench.new_directory("short" if arm.short else "step"))
+        found = ask_once(_in_turns, directory, device.platform, arm, number=rounds)
+        yield Figure(
+            what=f"{arm.what}, {shown(found['parameters'] / 1e6)} M parameters, on {device.name}",
+            ours=milliseconds(median_of(found["trainer"])),
+            against=f"bare jitted loop {milliseconds(median_of(found['loop']))}",
+            ratio=_ratio(found["trainer"], found["loop"]),
+            target=Target(arm.target),
+            note=f"both end at a loss of {shown(found['loss'])}",
+            samples=found,
+        )
 
 
-def _in_turns(directory: str, platform: str) -> Callable[[int], dict[str, Any]]:
-    """Both arms in one process, in turns: seconds per step of each turn, by rounds."""
+def _in_turns(directory: str, platform: str, arm: _Arm) -> Callable[[int], dict[str, Any]]:
+    """Both in one process, in turns: seconds per step of each turn, by rounds."""
     from benchmarks.by_hand import Loop
     from benchmarks.trainings import InTurns, made
 
     def run(rounds: int) -> dict[str, Any]:
-        # The first turn compiles.
+        # The first turn compiles. Beyond the last one the trainer makes one block.
         turns = 1 + rounds * _TURNS
-        config = training_sizes.prepare(Path(directory), platform, turns * _STEPS + 1)
+        training = {"steps_per_call": arm.block, "log_every": _STEPS if arm.block > 1 else 10}
+        steps = turns * _STEPS + arm.block
+        config = training_sizes.prepare(Path(directory), platform, steps, short=arm.short, **training)
         trainer, loop = made(InTurns, directory, "step", config), Loop(config)
         seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
         begun = time.perf_counter()
@@ -58,8 +76,7 @@ def _in_turns(directory: str, platform: str) -> Callable[[int], dict[str, Any]]:
 
         trainer.every, trainer.turn = _STEPS, turn
         trainer()
-        # Beyond the last turn the trainer does one step.
-        _check_same(loop.run(1), trainer.measured["loss"])
+        _check_same(loop.run(arm.block), trainer.measured["loss"])
         return {
             "trainer": _by_rounds(seconds["trainer"][1:]),
             "loop": _by_rounds(seconds["loop"][1:]),

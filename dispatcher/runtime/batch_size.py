@@ -1,8 +1,8 @@
 """Search for the largest batch that fits on a device, and the cache of what was found.
 
-The search starts at 1024 rows, or at a device's share of the batch if that is less, and takes the next smaller candidate
-until one fits; then it bisects between that size and the last one that did not fit. Every probe is a process of its own: running out of
-memory may kill it, and memory that it leaves allocated must not affect the next one.
+The search starts at 1024 rows, or at a device's share of the batch if that is less, and takes the next smaller
+candidate until one fits; then it bisects between that size and the last one that did not fit. Every probe is a process
+of its own: running out of memory may kill it, and memory that it leaves allocated must not affect the next one.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_the_current_directory_is_where_the_command_runs(empty: Fleet, tmp_path:
 
 def test_nothing_is_written_when_anything_is_wrong(empty: Fleet) -> None:
     assert "{b}, which the entry does not have" in fails(empty, "--param", "a=1,2", "--", "echo", "{a}", "{b}")
-    assert "time_limit" in fails(empty, "--time-limit", "soon", "--", "true")
+    assert '--time-limit "soon": expected a time' in fails(empty, "--time-limit", "soon", "--", "true")
     assert '--name "../x": expected 1 to 200 letters' in fails(empty, "--name", "../x", "--", "true")
     assert "add --yes" in fails(empty, "--param", "a=1..1001", "--", "true")
     assert "put its command after `--`" in fails(empty, "--priority", "1")

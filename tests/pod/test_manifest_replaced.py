@@ -31,9 +31,9 @@ def test_a_broken_manifest_changes_nothing(fleet: Fleet) -> None:
     )
     fleet.run("requeue", "a")
     fleet.wait_for("a", "done", attempt=2)
-    path.unlink()
     # Opening it to read would wait for a writer.
-    os.mkfifo(path)
+    os.mkfifo(path.with_name("pipe"))
+    path.with_name("pipe").rename(path)
     pod.says("cannot be read: no plain file")
     path.unlink()
     fleet.write_manifest([shell("c", "true"), shell("a", "true"), shell("b", "true")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,11 @@ def test_a_renamed_job_is_refused_by_a_dispatcher(tmp_path: Path) -> None:
         fleet.write_manifest([shell("fft_spanish_s42", "true"), shell("fft_hindi_s42", "true")])
         fleet.run_all()
         pod = fleet.start().ready()
-        text = fleet.layout.status_file.read_text()
-        fleet.layout.status_file.write_text(text.replace("fft_spanish_s42", "fft_spansih_s42"))
+        file = fleet.layout.status_file
+        # Not while a pod that has just begun replaces it: that may be answered a poll interval later.
+        wait_until(lambda: time.time() - file.stat().st_mtime > 2, "the pod has written the file")
+        text = file.read_text()
+        file.write_text(text.replace("fft_spanish_s42", "fft_spansih_s42"))
         wait_until(lambda: fleet.status().keys() == {"fft_spanish_s42", "fft_hindi_s42"}, "the old name is back")
         # A pod that replaces the file in the middle of the save reads the rest of the save a moment later.
         wait_until(lambda: "note: hand edit of" in fleet.try_("status").stderr, "the refusal")

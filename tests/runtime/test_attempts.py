@@ -46,12 +46,15 @@ if os.environ.get("AT_IMPORT"):
 
 @job("tests/made-slowly")
 class MadeSlowly(Tiny):
-    def make_model(self, rngs: Any):
+    def make_model(self, rngs):
         reached("make")
         time.sleep(600)
 
 @job("tests/compiled-slowly")
 class CompiledSlowly(Tiny):
+    # Else the loss is traced once more, before the training begins.
+    BEST = None
+
     def loss(self, model, batch, rngs):
         reached("compile")
         # As a compiler does: without a look at signals.

@@ -177,10 +177,10 @@ make_private() {
     local folder fd own pid
     exec {fd}<"$base" && flock --exclusive --wait 60 "$fd" || fail 1 "the lock on $base cannot be taken"
     # Directories of scripts that were killed: no process has them locked. That there is no such pid does not prove it,
-    # because a container has pids of its own.
+    # because a container has pids of its own. One that removes its own meanwhile is no error of this job's log.
     for folder in "$base"/node.*/; do
         pid=${folder#"$base/node."}
-        [[ ! -d $folder || -d /proc/${pid%%.*} ]] || flock --exclusive --nonblock "$folder" rm -rf -- "$folder"
+        [[ ! -d $folder || -d /proc/${pid%%.*} ]] || flock --exclusive --nonblock "$folder" rm -rf -- "$folder" 2>/dev/null
     done
     find "$base" -maxdepth 1 -name 'work-*.lock' -mmin +60 -exec bash -c \
         'flock --nonblock "$1" flock --nonblock "${1%.lock}.users" rm -f -- "$1" "${1%.lock}.users"' sweep {} \;

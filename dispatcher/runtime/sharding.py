@@ -1,7 +1,6 @@
-"""Where arrays live on a mesh of devices with the axes `data` and `tensor` (`Topology.mesh`).
+"""Shardings of arrays on a mesh of devices, by the partition specs that `training.placement` decides.
 
-The devices along `data` compute different rows of a batch, those along `tensor` hold different shards of each matrix.
-The partition spec of a parameter is a preference: an array axis that the mesh axis does not divide is replicated.
+An array axis that its axes of the mesh do not divide is replicated.
 """
 
 from __future__ import annotations

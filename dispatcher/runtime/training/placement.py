@@ -21,8 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.runtime.execution import DATA_AXIS, TENSOR_AXIS, Topology
-from dispatcher.runtime.parameters import AbstractModel
-from dispatcher.runtime.sharding import abstract_array, replicated
+from dispatcher.runtime.sharding import replicated
 
 FSDP_AXIS: Final = "fsdp"
 # The rows of a batch are spread over these axes of a mesh, as far as it has them.
@@ -109,11 +108,6 @@ class Placement:
         if faults:
             raise ConfigError("the model's partition specs cannot be used:\n" + "\n".join(faults))
         return found
-
-    def abstract_arrays(self, model: AbstractModel) -> dict[str, Any]:
-        """Shape, dtype and sharding of every array of a model: the target that a checkpoint is restored into."""
-        places = self.shardings(model.variables)
-        return {name: abstract_array(variable, places[name]) for name, (_, variable) in model.variables.items()}
 
     def _sharding(self, name: str, variable: Any, faults: list[str]) -> NamedSharding:
         metadata = variable.get_metadata() if isinstance(variable, nnx.Variable) else {}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import jax
@@ -360,7 +361,12 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         """The learning rate that the step has used, where the default optimizer is in force."""
         if type(self).optimizer is not Trainer.optimizer or type(self).step is not Trainer.step:
             return {}
-        return {LEARNING_RATE: float(self.schedule()(np.int32(step - 1)))}
+        return {LEARNING_RATE: float(self._compiled_schedule(np.int32(step - 1)))}
+
+    @functools.cached_property
+    def _compiled_schedule(self) -> Callable[[Any], Any]:
+        """The schedule as one program: each of its operations by itself would hold up the loop where it logs."""
+        return jax.jit(self.schedule())
 
     def save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None:
         """Begin to save everything that the next step depends on; a checkpoint with a `name` is not resumable.

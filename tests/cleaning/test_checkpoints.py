@@ -351,7 +351,10 @@ def test_a_training_goes_on_bit_for_bit_after_it(fleet: Fleet, jax_cache: Path) 
     before = [name for name in names(fleet, "a") if name.startswith("step-")]
     assert len(before) >= 8
     assert firsts(fleet.run("clean", "--checkpoints")) == []
+    # The trainer keeps what it saves every so many steps for good.
     fleet.run("clean", "--checkpoints", "--keep", "1", "--yes")
+    assert [name for name in names(fleet, "a") if name.startswith("step-")] == before
+    fleet.run("clean", "--checkpoints", "--keep", "1", "--periodic", "--yes")
     assert [name for name in names(fleet, "a") if name.startswith("step-")] == before[-1:]
     fleet.run("requeue", "a")
     fleet.run_all("--slots", "1")

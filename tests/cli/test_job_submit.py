@@ -11,6 +11,8 @@ import pytest
 from beds.slurm import SlurmBed
 from fleet import Fleet, fleet_at, wait_until
 
+from dispatcher.base.users import user_name
+
 JOBS = '''
 from dataclasses import dataclass
 
@@ -73,6 +75,7 @@ def test_a_job_class_becomes_an_entry_and_runs(fleet: Fleet) -> None:
     assert entry == {
         "job_id": "counted",
         "method": "job",
+        "user": user_name(),
         "job": "count/letters",
         "config": {"count": {"text": "it's", "times": 3}},
         "resources": {"min_chips": 0, "cpus": 1},

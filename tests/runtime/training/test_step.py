@@ -12,15 +12,17 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from pages import blocks
 from small_trainings import CLASSES, FEATURES, Classification, Classifier, arrays, made, samples
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training.data import Arrays, read_batch
 from dispatcher.runtime.training.order import rows_at
-from dispatcher.runtime.training.values import Mean
 
 pytestmark = pytest.mark.demo
+
+PAGE = Path(__file__).parents[3] / "docs" / "trainer.md"
 
 
 def trained(root: Path, name: str = "small", cls: Any = Classification, **words: Any) -> Any:
@@ -318,14 +320,21 @@ def test_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     assert all(np.isfinite(array).all() for array in arrays(job).values() if array.dtype.kind == "f")
 
 
+def of_the_page(name: str, **names: Any) -> Any:
+    """The class `name` as docs/trainer.md writes it, in a module that has `names`."""
+    (block,) = [each for each in blocks(PAGE.read_text(encoding="utf-8")) if f"class {name}(" in each.text]
+    exec(block.text, names)
+    return names[name]
+
+
 class Pair(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.generator = nnx.Linear(2, FEATURES, rngs=rngs)
         self.critic = nnx.Linear(FEATURES, 1, rngs=rngs)
 
 
-class Adversarial(Classification):
-    """A step of its own: two optimizers, two losses, and no loss of the whole."""
+class Adversarial(of_the_page("Gan", Trainer=Classification, job=lambda _: lambda cls: cls, optax=optax)):  # type: ignore[misc]
+    """The page's step of its own: two optimizers, two losses, and no loss of the whole."""
 
     BEST = None
 
@@ -335,50 +344,67 @@ class Adversarial(Classification):
     def evaluations(self) -> Any:
         return {}
 
-    def init_optimizer(self, params: Any) -> Any:
-        generator, critic = self.halves(params)
-        return {"generator": optax.adam(1e-2).init(generator), "critic": optax.sgd(1e-2).init(critic)}
+    def scores(self, model: Any, batch: Any, rngs: nnx.Rngs) -> tuple[Any, Any]:
+        made = model.generator(jax.random.normal(rngs(), (len(batch["x"]), 2)))
+        return model.critic(made)[:, 0], model.critic(batch["x"])[:, 0]
 
-    @staticmethod
-    def halves(params: Any) -> tuple[Any, Any]:
-        generator = {name: array for name, array in params.items() if name.startswith("generator/")}
-        return generator, {name: array for name, array in params.items() if name not in generator}
+    def generator_loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+        return jnp.square(self.scores(model, batch, rngs)[0] - 1)
 
-    def step(self, state: Any, batch: Any) -> tuple[Any, Mapping[str, Any]]:
-        updater = self.setup.updater
-        noise = jax.random.normal(jax.random.fold_in(state.key, state.step), (len(batch["x"]), 2))
-        generator, critic = self.halves(state.params)
-
-        def score(generator: Any, critic: Any) -> Any:
-            model = updater.merge(generator, critic, state.variables)
-            return model.critic(model.generator(noise)).mean(), model.critic(batch["x"]).mean()
-
-        def critic_loss(critic: Any) -> Any:
-            fake, real = score(generator, critic)
-            return jnp.square(fake) + jnp.square(real - 1)
-
-        lost, gradients = jax.value_and_grad(critic_loss)(critic)
-        updates, critic_state = optax.sgd(1e-2).update(gradients, state.opt_state["critic"])
-        critic = optax.apply_updates(critic, updates)
-        fooled, gradients = jax.value_and_grad(lambda generator: jnp.square(score(generator, critic)[0] - 1))(generator)
-        updates, generator_state = optax.adam(1e-2).update(gradients, state.opt_state["generator"])
-        generator = optax.apply_updates(generator, updates)
-        new = updater.finish(
-            state,
-            params={**generator, **critic},
-            opt_state={"generator": generator_state, "critic": critic_state},
-            loss=lost + fooled,
-        )
-        return new, {"critic_loss": Mean.of(lost), "generator_loss": fooled}
+    def critic_loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+        fake, real = self.scores(model, batch, rngs)
+        return jnp.square(fake) + jnp.square(real - 1)
 
 
-def test_a_step_of_ones_own_with_two_optimizers_resumes_exactly(tmp_path: Path) -> None:
-    whole = trained(tmp_path, "whole", Adversarial, steps=6)
+def test_the_step_with_two_optimizers_of_the_page_resumes_exactly(tmp_path: Path) -> None:
+    whole = trained(tmp_path, "whole", Adversarial, steps=6, per_device_batch_size=4)
     assert lines(whole)[0].keys() >= {"critic_loss", "generator_loss"}
     assert whole.live_state.step == 6
+    # Each optimizer has changed its own half.
+    begun = made(tmp_path, "begun", Adversarial, per_device_batch_size=4)
+    begun.begin()
+    assert all(
+        np.any(np.asarray(array) != np.asarray(whole.live_state.params[name]))
+        for name, array in begun.live_state.params.items()
+    )
     for steps in (2, 6):
-        apart = trained(tmp_path, "apart", Adversarial, steps=steps, steps_per_call=2, log_every=2)
+        words = {"steps": steps, "steps_per_call": 2, "log_every": 2, "per_device_batch_size": 4}
+        apart = trained(tmp_path, "apart", Adversarial, **words)
     assert_same_bits(arrays(apart), arrays(whole))
+
+
+class Residual(nnx.Module):
+    def __init__(self, *, rngs: nnx.Rngs) -> None:
+        self.linear = nnx.Linear(FEATURES, FEATURES, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return x + nnx.tanh(self.linear(x))
+
+
+def test_the_rematerialized_blocks_of_the_page_train_as_others_do(tmp_path: Path) -> None:
+    class Plain(of_the_page("Blocks", nnx=nnx, Block=Residual)):  # type: ignore[misc]
+        def __call__(self, x: Any) -> Any:
+            for block in self.blocks:
+                x = block(x)
+            return x
+
+    class Deep(Classification):
+        MODEL = of_the_page("Blocks", nnx=nnx, Block=Residual)
+
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            return nnx.Sequential(self.MODEL(rngs), nnx.Linear(FEATURES, CLASSES, rngs=rngs))
+
+        def evaluations(self) -> Any:
+            return {}
+
+    class Kept(Deep):
+        MODEL = Plain
+
+    deep = trained(tmp_path, "remat", Deep, steps=3)
+    kept = trained(tmp_path, "kept", Kept, steps=3)
+    assert [line["loss"] for line in lines(deep)] == pytest.approx([line["loss"] for line in lines(kept)], rel=1e-5)
+    batch = jax.tree.map(jnp.asarray, samples(8, seed=0))
+    assert ["remat" in str(jax.make_jaxpr(job.step)(job.live_state, batch)) for job in (deep, kept)] == [True, False]
 
 
 def test_a_metric_of_a_step_is_a_single_number(tmp_path: Path) -> None:

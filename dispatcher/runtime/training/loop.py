@@ -69,7 +69,7 @@ class Loop:
         if self._flops is None:
             self._flops = trainer.step_flops(loaded.batch, end - first) or math.nan
         trainer.position = loaded.position
-        self._watch.counted(end - first, loaded.waited_s)
+        self._watch.waited(loaded.waited_s)
         # What the block before has brought is read now, so that the devices always have the next block queued.
         action = self._policy.after(None if self._previous is None else (first, self._previous[1].action))
         if action is Action.ABORT and self._previous is not None:
@@ -79,6 +79,8 @@ class Loop:
         if self._unlogged is not None:
             self._write_metrics(self._unlogged[0], self._read(*self._unlogged))
             self._unlogged = None
+        # Only now: what was read above are the speeds of the blocks before.
+        self._watch.counted(end - first)
         self._after_block(end, block, action)
 
     def _after_block(self, end: int, block: Block, action: Action) -> None:

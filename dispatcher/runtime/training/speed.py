@@ -46,10 +46,13 @@ class Stopwatch:
             self._spent_s += self._clock() - self._began_s
             self._began_s = None
 
-    def counted(self, steps: int, waited_s: float) -> None:
-        """Count steps that were begun, and how long data had to be waited for."""
+    def counted(self, steps: int) -> None:
+        """Count steps that were begun."""
         self._steps += steps
-        self._waited_s += waited_s
+
+    def waited(self, seconds: float) -> None:
+        """Count how long data had to be waited for."""
+        self._waited_s += seconds
 
     def read(self, *, rows: int, units: float, unit: str, flops: float | None, peak: float | None) -> dict[str, float]:
         """The metrics of the steps since the last call, and start anew.

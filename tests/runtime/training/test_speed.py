@@ -107,19 +107,20 @@ def test_what_the_bits_depend_on_is_saved_and_a_difference_is_told(
 
 
 def test_compiled_programs_of_accelerators_are_kept_by_the_version_of_jaxlib(tmp_path: Path) -> None:
-    before = getattr(jax.config, surroundings.CACHE)
+    config: Any = jax.config
+    before = getattr(config, surroundings.CACHE)
     spec = made(tmp_path).spec
     accelerator = dataclasses.replace(spec, hardware=dataclasses.replace(spec.hardware, platform="cuda"))
     try:
-        jax.config.update(surroundings.CACHE, None)
+        config.update(surroundings.CACHE, None)
         surroundings.keep_compiled(spec)
-        assert getattr(jax.config, surroundings.CACHE) is None
+        assert getattr(config, surroundings.CACHE) is None
         surroundings.keep_compiled(accelerator)
         place = spec.hardware.cluster.root / "compiled" / f"jaxlib-{version('jaxlib')}"
-        assert getattr(jax.config, surroundings.CACHE) == str(place)
+        assert getattr(config, surroundings.CACHE) == str(place)
         # What the user has set stays.
-        jax.config.update(surroundings.CACHE, "/elsewhere")
+        config.update(surroundings.CACHE, "/elsewhere")
         surroundings.keep_compiled(accelerator)
-        assert getattr(jax.config, surroundings.CACHE) == "/elsewhere"
+        assert getattr(config, surroundings.CACHE) == "/elsewhere"
     finally:
-        jax.config.update(surroundings.CACHE, before)
+        config.update(surroundings.CACHE, before)

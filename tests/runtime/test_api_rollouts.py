@@ -24,6 +24,8 @@ from model_server import Asked, Handler, Server, answer, completion, serving, tr
 from dispatcher import contract
 from dispatcher.errors import ConfigError, RequestError, StorageError, SupersededError
 from dispatcher.runtime.execution import local
+from dispatcher.runtime.http_api.exchange import Connection, HttpRequest, IncompleteExchangeError
+from dispatcher.runtime.http_api.responses import Answer, Responses
 from dispatcher.runtime.jobs.api_prompts import ApiPrompts
 from dispatcher.runtime.launching import make_job
 from dispatcher.runtime.metrics import read_metrics
@@ -192,6 +194,68 @@ def test_the_key_is_sent_and_shows_up_nowhere(tmp_path: Path, caplog: pytest.Log
     assert secret not in caplog.text + str(caught.value)
 
 
+def test_nothing_of_a_key_is_left_where_an_error_is_cut_off_and_a_word_is_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verbose(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        quoted = "x" * 265 + asked.headers["authorization"]
+        return (400, {}, {"error": quoted}) if asked.text == "status" else (200, {}, {"error": quoted})
+
+    write_prompts(tmp_path, ["status", "fault"])
+    monkeypatch.setenv("MODEL_KEY", "sk-not-to-be-seen-0123456789-and-so-on")
+    with serving(verbose) as server:
+        job = job_on(tmp_path, server, key_env="MODEL_KEY", on_error="record", retries=0)
+        assert job() == {"answers": 0, "failed": 2}
+        assert all("Bearer <the" in line["error"] for line in answers(job))
+        monkeypatch.setenv("MODEL_KEY", "EMPTY")
+        server.behaviour = answer
+        write_prompts(tmp_path, ["YTPME"])
+        job = job_on(tmp_path, server, key_env="MODEL_KEY")
+        job()
+        assert answers(job)[0]["text"] == "EMPTY"
+
+
+def test_answers_that_are_json_for_python_alone_are_kept(tmp_path: Path) -> None:
+    def odd(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        content = {**completion("\ud800 half a pair"), "logprob": float("nan")}
+        return 200, {}, json.dumps(content).encode()
+
+    write_prompts(tmp_path, ["a"])
+    with serving(odd) as server:
+        for _ in range(2):
+            job = job_on(tmp_path, server)
+            assert job() == {"answers": 1, "failed": 0}
+        assert len(server.asked) == 1
+    assert answers(job)[0]["text"] == "\ud800 half a pair"
+
+
+def test_answers_stand_beside_the_prompts_that_were_asked(tmp_path: Path) -> None:
+    def edits(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        write_prompts(tmp_path, ["b", "a"])
+        return answer(handler, asked)
+
+    write_prompts(tmp_path, ["first", "second"])
+    with serving(edits) as server:
+        job = job_on(tmp_path, server)
+        job()
+    assert [(line["prompt"], line["text"]) for line in answers(job)] == [("first", "tsrif"), ("second", "dnoces")]
+
+
+def test_a_thread_that_comes_back_after_the_end_writes_and_sends_nothing(tmp_path: Path, server: Server) -> None:
+    responses = Responses(tmp_path / "responses")
+    responses.add(0, "a", Answer("one"))
+    responses.close()
+    # The descriptor of this file has the number that the file of responses had.
+    with (tmp_path / "other").open("w"), pytest.raises(StorageError, match="after the job had ended"):
+        responses.add(1, "b", Answer("two"))
+    assert (tmp_path / "other").read_text() == ""
+    connection = Connection(20.0)
+    connection.abort()
+    with pytest.raises(IncompleteExchangeError, match="the job has ended"):
+        connection.post(HttpRequest(f"{server.url}/chat/completions", {"messages": [{"content": "a"}]}), {})
+    assert not server.asked
+
+
 def test_a_configuration_is_refused_before_anything_is_sent(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +267,7 @@ def test_a_configuration_is_refused_before_anything_is_sent(
         ({"key_env": "sk-abc"}, r"expected the name of an environment variable, such as OPENAI_API_KEY, not the key$"),
         ({"key_env": "NO_SUCH_KEY"}, r"api\.key_env = NO_SUCH_KEY: this variable is not set"),
         ({"headers": {"Authorization": "x"}}, "no place for a secret"),
+        ({"headers": {"x-team": "a\r\nb"}}, r"api\.headers: 'x-team': 'a\\r\\nb': expected a name and a value of"),
         ({"concurrency": 0, "retries": -1, "timeout_s": 0}, r"(?s)concurrency = 0.*retries = -1.*timeout_s = 0"),
     ):
         with pytest.raises(ConfigError, match=message):

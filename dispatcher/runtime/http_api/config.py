@@ -14,6 +14,8 @@ from dispatcher.runtime.configuration import field
 
 _MOST_CONCURRENT: Final = 1024
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HEADER_NAME: Final = re.compile(r"[!-9;-~]+")
+_HEADER_VALUE: Final = re.compile(r"[ -~]*")
 # Headers that carry a secret: what is in a configuration is copied into files that everybody can read.
 _SECRET_HEADERS: Final = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 
@@ -46,7 +48,7 @@ class ApiConfig:
     idempotency_header: str | None = field("api/idempotency_header", default="Idempotency-Key")
 
     def __post_init__(self) -> None:
-        faults = [*self._address_faults(), *self._key_faults(), *self._number_faults()]
+        faults = [*self._address_faults(), *self._key_faults(), *self._header_faults(), *self._number_faults()]
         if faults:
             raise ConfigError("\n".join(faults))
 
@@ -69,7 +71,11 @@ class ApiConfig:
         if self.key_env is not None and not _VARIABLE.fullmatch(self.key_env):
             # Not quoted: it may be the key itself.
             yield "api.key_env: expected the name of an environment variable, such as OPENAI_API_KEY, not the key"
-        for name in self.headers:
+
+    def _header_faults(self) -> Iterator[str]:
+        for name, value in self.headers.items():
+            if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+                yield f"api.headers: {name!r}: {value!r}: expected a name and a value of printable ASCII characters"
             if name.lower() in _SECRET_HEADERS:
                 yield f"api.headers: {name}: the configuration is no place for a secret: use key_file or key_env"
 

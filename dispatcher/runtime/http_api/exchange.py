@@ -68,6 +68,7 @@ class Connection:
         self._sock: socket.socket | None = None
         self._deadline_s: float | None = None
         self._expired = False
+        self._aborted = False
 
     def post(self, request: HttpRequest, headers: Mapping[str, str]) -> HttpResponse:
         """The response to `request`, sent with `headers` in addition; IncompleteExchangeError when there is none."""
@@ -107,8 +108,9 @@ class Connection:
                 self._shut_down()
 
     def abort(self) -> None:
-        """Break off the exchange in progress, if there is one."""
+        """Break off the exchange in progress, if there is one; nothing is sent any more."""
         with self._lock:
+            self._aborted = True
             self._shut_down()
 
     def close(self) -> None:
@@ -127,6 +129,8 @@ class Connection:
         if self._http.sock is None:
             self._http.connect()
         with self._lock:
+            if self._aborted:
+                raise ConnectionAbortedError("the job has ended")
             self._sock = self._http.sock
         # Each wait for data; `expire` bounds their sum.
         self._sock.settimeout(self._timeout_s)

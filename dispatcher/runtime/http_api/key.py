@@ -11,6 +11,8 @@ from dispatcher.errors import ConfigError
 from dispatcher.runtime.http_api.config import ApiConfig
 
 _HIDDEN: Final = "<the API key>"
+# A shorter one is no secret but a word, such as the EMPTY of a local server, which a model may use in its answers.
+_SHORTEST_SECRET: Final = 8
 # What http.client puts into a header without an error that would quote it.
 _KEY: Final = re.compile(r"[!-~]+")
 
@@ -25,11 +27,13 @@ class ApiKey:
         return "ApiKey(...)" if self.value else "ApiKey()"
 
     def hidden(self, data: Any) -> Any:
-        """`data`, text or JSON, without the key: servers quote it in errors."""
-        if not self.value:
+        """`data`, text, bytes or JSON, without the key: servers quote it in errors."""
+        if len(self.value) < _SHORTEST_SECRET:
             return data
         if isinstance(data, str):
             return data.replace(self.value, _HIDDEN)
+        if isinstance(data, bytes):
+            return data.replace(self.value.encode(), _HIDDEN.encode())
         if isinstance(data, list):
             return [self.hidden(each) for each in data]
         if isinstance(data, dict):

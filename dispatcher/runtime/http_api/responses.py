@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -80,7 +80,7 @@ class Responses:
     def add(self, index: int, request: str, answer: Answer) -> None:
         """Write an answer; when this returns, it is synced to the disk."""
         value = {"response": answer.response} if answer.error is None else {"error": answer.error}
-        data = _encoded({"index": index, "request": request, **value})
+        data = json_line({"index": index, "request": request, **value}).encode()
         with self._lock:
             if self._own is None:
                 self._own = self._create()
@@ -156,17 +156,23 @@ class _OwnFile:
         self._writing = threading.Lock()
         self._syncing = threading.Lock()
         self._is_broken = False
+        self._is_closed = False
 
     def append(self, data: bytes, refused: bool) -> _Place:
         with storing(f"{self._path}: a response cannot be saved, and its request would be sent again"):
             with self._writing:
+                if self._is_closed:
+                    raise StorageError(f"{self._path}: a response came after the job had ended, and is not saved")
                 offset = self._length
                 self._write(data)
             self._sync(offset + len(data))
         return _Place(self._number, offset, len(data), refused)
 
     def close(self) -> None:
-        os.close(self._fd)
+        # A thread that hung may come back with a response, and the number of the descriptor may belong to another file.
+        with self._writing, self._syncing:
+            self._is_closed = True
+            os.close(self._fd)
 
     def _write(self, data: bytes) -> None:
         """At once, and not with the next sync: what is written survives the process."""
@@ -180,8 +186,9 @@ class _OwnFile:
 
     def _sync(self, length: int) -> None:
         with self._syncing:
-            if self._is_broken:
-                raise StorageError(f"{self._path}: an earlier sync failed: the last responses may not be on the disk")
+            if self._is_closed or self._is_broken:
+                why = "the job had ended" if self._is_closed else "an earlier sync failed"
+                raise StorageError(f"{self._path}: {why}: the last responses may not be on the disk")
             if self._synced >= length:
                 return
             reached = self._length
@@ -214,15 +221,24 @@ def _decoded(data: bytes) -> _Line | None:
         line = msgspec.json.decode(data, type=_Line)
     except msgspec.DecodeError:
         try:
-            # NaN and lone surrogates, which some APIs send, are JSON for Python alone.
-            line = msgspec.convert(json.loads(data), type=_Line)
-        except (ValueError, msgspec.ValidationError):
+            line = _decoded_by_python(data)
+        except (ValueError, TypeError, AttributeError):
             return None
     return line if (line.response is msgspec.UNSET) != (line.error is msgspec.UNSET) else None
 
 
-def _encoded(line: Mapping[str, Any]) -> bytes:
+def _decoded_by_python(data: bytes) -> _Line:
+    """NaN and lone surrogates, which some APIs send, are JSON for Python alone; an error for any other line."""
+    found = json.loads(data)
+    given = {"response": msgspec.Raw(b"null")} if "response" in found else {}
+    return msgspec.convert({**found, **given}, type=_Line)
+
+
+def json_line(value: Any) -> str:
+    """`value` as a line of JSON that can be written as UTF-8: lone surrogates are escaped."""
+    text = json.dumps(value, ensure_ascii=False)
     try:
-        return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+        text.encode()
     except UnicodeEncodeError:
-        return json.dumps(line).encode() + b"\n"
+        text = json.dumps(value)
+    return text + "\n"

@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dispatcher.errors import RequestError
 from dispatcher.runtime.http_api.config import ApiConfig
-from dispatcher.runtime.http_api.exchange import Connection, HttpRequest, IncompleteExchangeError
+from dispatcher.runtime.http_api.exchange import Connection, HttpRequest, HttpResponse, IncompleteExchangeError
 from dispatcher.runtime.http_api.key import ApiKey
 from dispatcher.runtime.http_api.pace import Pace
 from dispatcher.runtime.http_api.responses import Answer
@@ -157,17 +157,24 @@ class Workers:
     def _send(self, connection: Connection, task: Task) -> Verdict:
         began_s = time.monotonic()
         try:
-            verdict = judge(connection.post(task.request, task.headers))
+            response = connection.post(task.request, task.headers)
         except IncompleteExchangeError as error:
-            verdict = Verdict(Kind.MAY_PASS, reason=str(error))
-        if verdict.kind is Kind.ANSWERED and (reason := self._fault(verdict.answer)) is not None:
-            verdict = Verdict(Kind.MAY_PASS, reason=f"HTTP 200, but no answer: {reason}")
+            return Verdict(Kind.MAY_PASS, reason=self._key.hidden(str(error)))
+        verdict = self._judged(response)
         if verdict.kind is Kind.ANSWERED:
             with self._counting:
                 self.counts.exchange_s += time.monotonic() - began_s
-        return Verdict(
-            verdict.kind, self._key.hidden(verdict.answer), self._key.hidden(verdict.reason), verdict.pause_s
-        )
+        return verdict
+
+    def _judged(self, response: HttpResponse) -> Verdict:
+        """The verdict on a response, without the key."""
+        hidden = self._key.hidden
+        # Also before it is quoted: what is cut off at some length may end within the key.
+        found = judge(replace(response, body=hidden(response.body)))
+        verdict = replace(found, answer=hidden(found.answer), reason=hidden(found.reason))
+        if verdict.kind is Kind.ANSWERED and (reason := self._fault(verdict.answer)) is not None:
+            return Verdict(Kind.MAY_PASS, reason=f"HTTP 200, but no answer: {reason}")
+        return verdict
 
     def _conclude(self, task: Task, verdict: Verdict) -> None:
         if verdict.kind is Kind.ANSWERED:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.configuration import field
+from dispatcher.runtime.http_api.responses import json_line
 from dispatcher.runtime.jobs.api_rollouts import ApiRollouts
 from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.registry import job
@@ -41,19 +42,21 @@ class ApiPrompts(ApiRollouts[PromptsConfig]):
         return PromptsConfig
 
     def requests(self) -> Sequence[Any]:
+        # Kept until the end: answers to lines that were edited in the meantime must not stand beside the new ones.
+        self._lines = self._read_lines()
         system = [] if self.args.system is None else [{"role": "system", "content": self.args.system}]
-        bodies = [{"messages": [*system, *_messages(line)]} for line in self._lines()]
+        bodies = [{"messages": [*system, *_messages(line)]} for line in self._lines]
         return [body for body in bodies for _ in range(self.args.samples)]
 
     def result(self, rows: Iterable[Any]) -> Row:
-        lines = [line for line in self._lines() for _ in range(self.args.samples)]
+        lines = [line for line in self._lines for _ in range(self.args.samples)]
         with self.spec.result(ANSWERS_FILE) as file:
             assert file is not None, "there is one process"
             for line, row in zip(lines, rows, strict=True):
-                file.write(json.dumps({**line, **row}, ensure_ascii=False) + "\n")
+                file.write(json_line({**line, **row}))
         return {"answers": len(lines) - self.failures, "failed": self.failures}
 
-    def _lines(self) -> list[Mapping[str, Any]]:
+    def _read_lines(self) -> list[Mapping[str, Any]]:
         path = self.spec.hardware.cluster.data / self.args.file
         try:
             texts = path.read_text(encoding="utf-8").split("\n")

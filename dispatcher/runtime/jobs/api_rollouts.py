@@ -21,7 +21,7 @@ from dispatcher.runtime.http_api.exchange import HttpRequest
 from dispatcher.runtime.http_api.key import ApiKey, read_key
 from dispatcher.runtime.http_api.monitor import Monitor
 from dispatcher.runtime.http_api.plan import Plan
-from dispatcher.runtime.http_api.responses import FOLDER, Answer, Responses
+from dispatcher.runtime.http_api.responses import FOLDER, Answer, Responses, json_line
 from dispatcher.runtime.http_api.route import LOCAL_HOSTS
 from dispatcher.runtime.http_api.workers import Task, Workers
 from dispatcher.runtime.jobs.basic import BasicJob, Row
@@ -121,7 +121,7 @@ class ApiRollouts(BasicJob[C], Generic[C]):
         with self.spec.result(ROWS_FILE) as file:
             assert file is not None, "there is one process"
             for row in rows:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+                file.write(json_line(row))
                 written += 1
         return {"requests": written, "failed": self.failures}
 

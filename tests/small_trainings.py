@@ -99,10 +99,16 @@ class PlainWideClassification(WideClassification):
 
 
 def made(
-    root: Any, name: str = "small", cls: type[Any] = Classification, *, topology: Any = None, **training: Any
+    root: Any,
+    name: str = "small",
+    cls: type[Any] = Classification,
+    *,
+    topology: Any = None,
+    optimization: dict[str, Any] | None = None,
+    **training: Any,
 ) -> Any:
     """A training with such settings, on one device by default."""
-    words = {"training": {"steps": 6, "batch_size": 8, "log_every": 1, **training}}
+    words = {"training": {"steps": 6, "batch_size": 8, "log_every": 1, **training}, "optimization": optimization or {}}
     with configuration(cls.checked_config(words)):
         spec = dataclasses.replace(local(root, name), topology=topology or Topology((jax.devices()[0],)))
         return cls(spec)

@@ -19,8 +19,7 @@ from dispatcher.runtime.training.config import TrainingConfig
 from dispatcher.runtime.training.placement import Placement, Rules, tracing
 from dispatcher.runtime.training.precision import Precision, parameter_names, summed
 from dispatcher.runtime.training.state import EMA, MODEL, OPTIMIZER, State
-from dispatcher.runtime.training.step import LOSS
-from dispatcher.runtime.training.values import Mean, means_of, total
+from dispatcher.runtime.training.values import LOSS, Mean, means_of, total
 
 # (state, batch) -> the state after one step, and its metrics.
 Step = Callable[[State, Any], tuple[State, Mapping[str, Mean]]]

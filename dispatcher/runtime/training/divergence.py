@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from dispatcher.runtime.training.step import LOSS
+import jax
+
+from dispatcher.runtime.training.compiled import Block, at_step
+from dispatcher.runtime.training.values import LEARNING_RATE, LOSS, read
+
+if TYPE_CHECKING:
+    from dispatcher.runtime.training.trainer import Trainer
+
+
+def block_error(trainer: Trainer[Any, Any], end: int, block: Block) -> FloatingPointError:
+    """The error of the first step that was not finite in the block that ends at step `end`. Collective."""
+    flags = jax.device_get(block.faults)
+    first = int(flags.any(axis=1).argmax())
+    found = read(at_step(block.metrics, first))
+    return step_error(
+        trainer.setup.compiled.fault_names(flags[first]),
+        end - len(flags) + first + 1,
+        trainer.training.steps,
+        loss=found.get(LOSS, math.nan),
+        lr=found.get(LEARNING_RATE),
+        saved=trainer.last_saved(),
+    )
 
 
 def step_error(
-    faults: Sequence[str], step: int, steps: int, loss: float, lr: float | None, saved: str | None
+    faults: Sequence[str], step: int, steps: int, *, loss: float, lr: float | None, saved: str | None
 ) -> FloatingPointError:
     """The error of the update to `step`; `faults` from CompiledTraining.fault_names, `saved` is the last checkpoint."""
     what = f"the loss is {loss}" if LOSS in faults else "a gradient is not finite"

@@ -17,8 +17,7 @@ from dispatcher.runtime.training.compiled import Action, Block, at_step, each_st
 from dispatcher.runtime.training.data import Loader, Reader
 from dispatcher.runtime.training.evaluation import EvaluationInterrupted, is_better
 from dispatcher.runtime.training.speed import PEAK_FLOPS, Stopwatch
-from dispatcher.runtime.training.step import LEARNING_RATE, LOSS
-from dispatcher.runtime.training.values import Mean, read
+from dispatcher.runtime.training.values import LOSS, Mean, read
 
 if TYPE_CHECKING:
     from dispatcher.runtime.training.policy import Policy
@@ -62,9 +61,9 @@ class Loop:
     def _block(self) -> None:
         trainer, training = self._trainer, self._training
         first, end = trainer.steps_done, training.block_end(trainer.steps_done)
+        self._watch.go_on()
         loaded = self._loader.take(end - first, list(self._following(end)))
         self._profile(first, end)
-        self._watch.go_on()
         block = trainer.run_block(loaded.batch, end - first, self._policy.requested)
         if self._flops is None:
             self._flops = trainer.step_flops(loaded.batch, end - first) or math.nan
@@ -73,7 +72,7 @@ class Loop:
         # What the block before has brought is read now, so that the devices always have the next block queued.
         action = self._policy.after(None if self._previous is None else (first, self._previous[1].action))
         if action is Action.ABORT and self._previous is not None:
-            raise self._diverged(*self._previous)
+            raise divergence.block_error(trainer, *self._previous)
         self._call_on_step()
         self._previous = self._unseen = end, block
         if self._unlogged is not None:
@@ -88,16 +87,15 @@ class Loop:
         saving = action is not Action.CONTINUE or training.is_due(training.save_every, end)
         evaluating = training.is_due(training.eval_every, end)
         logging_due = training.is_due(training.log_every, end)
-        if logging_due and not saving and not evaluating:
-            self._unlogged = end, block
-            return
         if not saving and not evaluating:
+            self._unlogged = (end, block) if logging_due else None
             return
-        found = self._read(end, block)
+        self._check(end, block)
+        found = self._read(end, block) if logging_due else {}
         self._watch.pause()
         # Before they are saved: no later attempt makes these steps again.
         self._call_on_step()
-        self._finish_block(found if logging_due else {}, saving=saving, evaluating=evaluating)
+        self._finish_block(found, saving=saving, evaluating=evaluating)
         if action is Action.EXIT and end < training.steps:
             self._exit_saved()
 
@@ -146,14 +144,16 @@ class Loop:
             self._log.log(step, metrics)
             self._log.progress(step, self._training.steps)
 
-    def _read(self, end: int, block: Block) -> dict[str, float]:
-        """The metrics of the step `end`, read from the devices; FloatingPointError when it has diverged."""
+    def _check(self, end: int, block: Block) -> None:
+        """Wait until a block has ended; FloatingPointError when it has diverged."""
         if int(block.action) == Action.ABORT:
-            raise self._diverged(end, block)
+            raise divergence.block_error(self._trainer, end, block)
+
+    def _read(self, end: int, block: Block) -> dict[str, float]:
+        """The metrics of the step `end`, the last one of `block`, and the speed since those that were read before."""
         means: dict[str, Mean] = jax.device_get(at_step(block.metrics, -1))
-        found = read(means) | self._trainer.extra_metrics(end)
         units = float(means[LOSS].weight) if LOSS in means else float(self._training.batch_size)
-        return found | self._watch.read(
+        return read(means) | self._watch.read(
             rows=self._training.batch_size,
             units=units,
             unit=self._trainer.UNIT,
@@ -174,16 +174,6 @@ class Loop:
         steps = each_step(block.metrics)
         for number, means in enumerate(steps):
             self._trainer.on_step(end - len(steps) + number + 1, read(means))
-
-    def _diverged(self, end: int, block: Block) -> FloatingPointError:
-        trainer = self._trainer
-        flags = jax.device_get(block.faults)
-        first = int(flags.any(axis=1).argmax())
-        step = end - len(flags) + first + 1
-        found = read(at_step(block.metrics, first)) | trainer.extra_metrics(step)
-        faults = trainer.setup.compiled.fault_names(flags[first])
-        loss, lr = found.get(LOSS, math.nan), found.get(LEARNING_RATE)
-        return divergence.step_error(faults, step, self._training.steps, loss, lr, trainer.last_saved())
 
     def _exit_saved(self) -> Any:
         trainer = self._trainer
@@ -227,4 +217,5 @@ class Loop:
             yield
         finally:
             if self._profiling:
-                self._stop_profile()
+                # Without waiting for the state: after a step that failed its arrays are gone.
+                jax.profiler.stop_trace()  # type: ignore[no-untyped-call]  # untyped in JAX

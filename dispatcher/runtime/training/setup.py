@@ -78,6 +78,7 @@ class Setup:
             precision=training.precision,
             average=training.ema,
             skips=training.not_finite == "skip",
+            schedule=trainer.known_schedule(),
         )
         compiled = CompiledTraining(
             layout,

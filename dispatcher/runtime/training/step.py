@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +19,18 @@ from dispatcher.runtime.training.config import Microbatching
 from dispatcher.runtime.training.placement import batch_axes, batch_shards
 from dispatcher.runtime.training.precision import Precision, summed
 from dispatcher.runtime.training.state import State
-from dispatcher.runtime.training.values import Mean, loss_and_metrics, total
+from dispatcher.runtime.training.values import (
+    GRAD_NORM,
+    LEARNING_RATE,
+    LOSS,
+    SKIPPED,
+    Mean,
+    loss_and_metrics,
+    total,
+)
 
 # (model, batch, rngs) -> Value | (Value, {name: Value})
 Loss = Callable[[Any, Any, nnx.Rngs], Any]
-
-LOSS: Final = "loss"
-GRAD_NORM: Final = "grad_norm"
-LEARNING_RATE: Final = "lr"
-SKIPPED: Final = "skipped"
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,10 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Updater:
-    """The parts of a default step. `average` is the decay of averaged parameters, None: there are none.
+    """The parts of a default step.
 
-    `skips`: a step whose loss or gradient is not finite changes nothing but its number.
+    `average` is the decay of averaged parameters, None: there are none. `skips`: a step whose loss or gradient is not
+    finite changes nothing but its number. `schedule` is that of `optimizer`, None: it is not known.
     """
 
     model: AbstractModel
@@ -56,6 +60,7 @@ class Updater:
     precision: Precision
     average: float | None = None
     skips: bool = False
+    schedule: optax.Schedule | None = None
 
     def merge(self, *arrays: Mapping[str, jax.Array]) -> Any:
         """The model as a loss gets it: its modes as it was made, its parameters in the type that computes."""
@@ -101,6 +106,9 @@ class Updater:
         metrics = {LOSS: found.loss, GRAD_NORM: Mean.of(norm), **found.metrics}
         if self.skips:
             metrics[SKIPPED] = Mean.of(jnp.any(new.faults))
+        updates_made = _updates_made(state.opt_state)
+        if self.schedule is not None and updates_made is not None:
+            metrics[LEARNING_RATE] = Mean.of(self.schedule(updates_made))
         return new, metrics
 
     def finish(
@@ -214,6 +222,16 @@ def _accumulated(
 def _divisor(weight: jax.Array) -> jax.Array:
     """A batch without any weight has no gradient, and its loss is NaN."""
     return jnp.where(weight == 0, 1, weight)
+
+
+def _updates_made(opt_state: Any) -> jax.Array | None:
+    """int32[], the place in its schedule of an optimizer that has one: steps that were left out do not count."""
+
+    def is_schedules(node: Any) -> bool:
+        return isinstance(node, optax.ScaleByScheduleState)
+
+    states = [leaf for leaf in jax.tree.leaves(opt_state, is_leaf=is_schedules) if is_schedules(leaf)]
+    return jnp.asarray(states[0].count) if states else None
 
 
 def _sum_of_squares(array: jax.Array) -> jax.Array:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import jax
@@ -27,7 +26,7 @@ from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
 from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
 from dispatcher.runtime.sharding import put, shape
 from dispatcher.runtime.training import divergence, surroundings
-from dispatcher.runtime.training.compiled import Block, averages
+from dispatcher.runtime.training.compiled import Action, Block, at_step, averages
 from dispatcher.runtime.training.config import AUTO, Microbatching, TrainingConfig
 from dispatcher.runtime.training.data import Reader, Source, Streamed, check_source, make_reader, on_mesh
 from dispatcher.runtime.training.evaluation import Evaluator, check_best
@@ -37,8 +36,7 @@ from dispatcher.runtime.training.placement import batch_shards, make_mesh, traci
 from dispatcher.runtime.training.policy import Policy
 from dispatcher.runtime.training.setup import Setup
 from dispatcher.runtime.training.state import State
-from dispatcher.runtime.training.step import LEARNING_RATE, LOSS
-from dispatcher.runtime.training.values import Mean, Value, loss_and_metrics, read
+from dispatcher.runtime.training.values import LOSS, Mean, Value, loss_and_metrics, read
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nnx.Module)
@@ -212,12 +210,17 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         return self.result()
 
     def update(self, batch: Any) -> dict[str, float]:
-        """Make one step by hand on a batch of host arrays [batch_size, ...], with the bits of `run`; its metrics."""
+        """Make one step by hand on a batch of host arrays [batch_size, ...], with the bits of `run`; its metrics.
+
+        FloatingPointError when it was not finite, unless such steps are skipped: then the state is of no use.
+        """
         self.begin()
         mesh = self.setup.mesh
         placed = on_mesh(batch, mesh, microbatches=self.setup.microbatching.accumulation_steps)
-        block = self.run_block(placed, 1, Policy(self.setup.mesh).requested)
-        return read({name: jax.tree.map(lambda numbers: numbers[0], mean) for name, mean in block.metrics.items()})
+        block = self.run_block(placed, 1, Policy(mesh).requested)
+        if int(block.action) == Action.ABORT:
+            raise divergence.block_error(self, self.steps_done, block)
+        return read(at_step(block.metrics, 0))
 
     def evaluated(self) -> dict[str, float]:
         """The metrics of the current model on all `evaluations`, by `EVALUATION/METRIC`."""
@@ -357,16 +360,9 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         one = 0 if steps == 1 else 1
         return self.flops(jax.tree.map(lambda array: shape(array.shape[one:], array.dtype), batch))
 
-    def extra_metrics(self, step: int) -> dict[str, float]:
-        """The learning rate that the step has used, where the default optimizer is in force."""
-        if type(self).optimizer is not Trainer.optimizer or type(self).step is not Trainer.step:
-            return {}
-        return {LEARNING_RATE: float(self._compiled_schedule(np.int32(step - 1)))}
-
-    @functools.cached_property
-    def _compiled_schedule(self) -> Callable[[Any], Any]:
-        """The schedule as one program: each of its operations by itself would hold up the loop where it logs."""
-        return jax.jit(self.schedule())
+    def known_schedule(self) -> optax.Schedule | None:
+        """The schedule of `optimizer`; None where that is replaced."""
+        return self.schedule() if type(self).optimizer is Trainer.optimizer else None
 
     def save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None:
         """Begin to save everything that the next step depends on; a checkpoint with a `name` is not resumable.

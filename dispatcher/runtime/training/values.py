@@ -9,10 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
+
+# The metrics of a default step.
+LOSS: Final = "loss"
+GRAD_NORM: Final = "grad_norm"
+LEARNING_RATE: Final = "lr"
+SKIPPED: Final = "skipped"
 
 # float[rows], a value per row; or two of these: totals and weights. In a batch without padding also float[], a mean.
 Value = jax.Array | tuple[jax.Array, jax.Array]
@@ -71,23 +77,25 @@ def total(name: str, value: Any, rows: int, real: jax.Array | None) -> Mean:
 
 
 def loss_and_metrics(returned: Any) -> tuple[Value, dict[str, Value]]:
-    """What a loss returned, as its value and the metrics beside it."""
-    if isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping):
-        return returned[0], dict(returned[1])
-    return returned, {}
+    """What a loss returned, as its value and the metrics beside it; ValueError for names that the trainer uses."""
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+        return returned, {}
+    taken = sorted({LOSS, GRAD_NORM, LEARNING_RATE, SKIPPED} & returned[1].keys())
+    if taken:
+        raise ValueError(f"{taken[0]}: a metric beside the loss has the name of one of the trainer's own: rename it")
+    return returned[0], dict(returned[1])
 
 
 def means_of(metrics: Mapping[str, Any]) -> dict[str, Mean]:
     """The metrics that a step returned: means, or single numbers; TypeError for all others."""
-    return {name: value if isinstance(value, Mean) else _single(name, value) for name, value in metrics.items()}
-
-
-def _single(name: str, value: Any) -> Mean:
-    if jnp.ndim(value):
-        raise TypeError(
-            f"{name}: {value.dtype}{list(value.shape)} as a metric of a step: expected a single number, or a Mean"
-        )
-    return Mean.of(value)
+    for name, value in metrics.items():
+        for number in jax.tree.leaves(value):
+            if jnp.ndim(number):
+                raise TypeError(
+                    f"{name}: {number.dtype}{list(number.shape)} as a metric of a step: expected a single number, or "
+                    "the Mean of two"
+                )
+    return {name: value if isinstance(value, Mean) else Mean.of(value) for name, value in metrics.items()}
 
 
 def read(means: Mapping[str, Mean]) -> dict[str, float]:

@@ -19,6 +19,8 @@ from dispatcher.errors import ConfigError
 from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training.data import Arrays, read_batch
 from dispatcher.runtime.training.order import rows_at
+from dispatcher.runtime.training.trainer import Trainer
+from dispatcher.runtime.training.values import Mean
 
 pytestmark = pytest.mark.demo
 
@@ -150,6 +152,50 @@ def test_microbatches_of_other_weights_add_up_to_the_batch(tmp_path: Path) -> No
     assert [line["loss"] for line in lines(parts)] == pytest.approx([line["loss"] for line in lines(one)], rel=1e-5)
     for name, array in one.live_state.params.items():
         np.testing.assert_allclose(array, parts.live_state.params[name], rtol=1e-4, atol=1e-6)
+
+
+class Clipped(Weighted):
+    """The optimizer of the configuration."""
+
+    optimizer = Trainer.optimizer
+
+
+@pytest.mark.parametrize("per_device", [None, 2])
+def test_gradients_of_the_whole_batch_are_clipped_as_optax_clips_them(tmp_path: Path, per_device: int | None) -> None:
+    words = {"lr": 1.0, "schedule": "constant", "warmup": 0.0, "max_grad_norm": 0.5, "weight_decay": 0.0}
+    job = trained(tmp_path, cls=Clipped, steps=4, optimization=words, per_device_batch_size=per_device)
+
+    def loss(params: Any, batch: Any) -> Any:
+        logits = batch["x"] @ params["kernel"] + params["bias"]
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
+        weights = jnp.where(batch["label"] == 0, 0.0, 10.0 ** batch["label"])
+        return jnp.sum(losses * weights) / jnp.sum(weights)
+
+    begun = made(tmp_path, "begun", Clipped, optimization=words)
+    begun.begin()
+    params = {name: np.asarray(array) for name, array in begun.live_state.params.items()}
+    optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1.0, b2=0.95, weight_decay=0.0))
+    state, norms = optimizer.init(params), []
+    for batch in batches(job):
+        gradients = jax.grad(loss)(params, batch)
+        norms.append(float(optax.tree.norm(gradients)))
+        updates, state = optimizer.update(gradients, state, params)
+        params = optax.apply_updates(params, updates)
+    # Some are clipped and some are not, else Adam would not notice.
+    assert min(norms) < 0.5 < max(norms) / 2
+    assert [line["grad_norm"] for line in lines(job)] == pytest.approx(norms, rel=1e-4)
+    for name, array in params.items():
+        np.testing.assert_allclose(job.live_state.params[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
+
+
+def test_the_names_of_the_trainers_own_metrics_are_taken(tmp_path: Path) -> None:
+    class Taken(Weighted):
+        def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+            value, metrics = super().loss(model, batch, rngs)
+            return value, {"loss": metrics["accuracy"]}
+
+    with pytest.raises(ValueError, match="loss: a metric beside the loss has the name of one of the trainer's own"):
+        made(tmp_path, cls=Taken).update(samples(8, seed=0))
 
 
 class Scalar(Classification):
@@ -300,13 +346,23 @@ def test_a_step_that_is_not_finite_stops_the_training_wherever_it_is_in_a_block(
         trained(tmp_path, cls=Breaks, steps=8, steps_per_call=4, log_every=4)
 
 
+def test_a_step_by_hand_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
+    job = made(tmp_path, cls=Breaks)
+    job.update(samples(8, seed=3))
+    with pytest.raises(FloatingPointError, match=r"the loss is inf at step 2 of 6: .*No checkpoint was saved yet"):
+        job.update(samples(8, seed=4))
+
+
 def test_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     class Skips(Breaks):
+        optimizer = Trainer.optimizer
+
         def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
             losses, metrics = Classification.loss(self, model, batch, rngs)
             return losses * jnp.where(batch["label"][0] == 3, jnp.nan, 1.0), metrics
 
-    job = made(tmp_path, cls=Skips, not_finite="skip")
+    rising = {"schedule": "constant", "lr": 0.4, "warmup": 0.5}
+    job = made(tmp_path, cls=Skips, not_finite="skip", steps=8, optimization=rising)
     job.begin()
     good, bad = samples(8, seed=3), samples(8, seed=4)
     good["label"][0], bad["label"][0] = 0, 3
@@ -316,7 +372,10 @@ def test_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     after = arrays(job)
     assert (first["skipped"], second["skipped"]) == (0, 1)
     assert {name for name in before if before[name].tobytes() != after[name].tobytes()} == {".step", ".faults"}
-    assert job.update(good)["skipped"] == 0
+    third = job.update(good)
+    assert third["skipped"] == 0
+    # The optimizer's schedule does not count the step that was left out.
+    assert [first["lr"], second["lr"], third["lr"]] == pytest.approx([0, 0.1, 0.1])
     assert all(np.isfinite(array).all() for array in arrays(job).values() if array.dtype.kind == "f")
 
 
@@ -412,5 +471,10 @@ def test_a_metric_of_a_step_is_a_single_number(tmp_path: Path) -> None:
         def step(self, state: Any, batch: Any) -> tuple[Any, Mapping[str, Any]]:
             return state, {"each": batch["x"]}
 
-    with pytest.raises(TypeError, match=r"each: float32\[8, 8\] as a metric of a step: expected a single number"):
-        made(tmp_path, cls=Wrong).update(samples(8, seed=0))
+    class WrongMean(Adversarial):
+        def step(self, state: Any, batch: Any) -> tuple[Any, Mapping[str, Any]]:
+            return state, {"each": Mean(jnp.float32(1), batch["x"])}
+
+    for cls in (Wrong, WrongMean):
+        with pytest.raises(TypeError, match=r"each: float32\[8, 8\] as a metric of a step: expected a single number"):
+            made(tmp_path, cls=cls).update(samples(8, seed=0))

@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 import jax
-import jax.extend.core
 import numpy as np
 from flax import nnx
 
 from dispatcher.errors import ModelStateError
 from dispatcher.runtime.parameters import TRANSIENT, Arrays, name_of, named_leaves, value_of
+from dispatcher.runtime.passed_through import passed_through
 
 # Attributes that belong to Flax.
 _INTERNAL: Final = "_pytree__"
@@ -66,7 +66,7 @@ def carried(
 ) -> list[str]:
     """Which of `candidates`, the names that `changes(trainable, non_trainable)` returns, have changed values.
 
-    Flax's transformations (nnx.remat, nnx.jit) return every variable as a new array, most of them unchanged. If they
+    Flax's transformations (nnx.remat, nnx.scan) return every variable as a new array, most of them unchanged. If they
     were used, the step is traced once more, and its jaxpr shows which outputs are inputs. ModelStateError when a
     trainable variable changes, or one of `bare_arrays`.
     """
@@ -77,7 +77,7 @@ def carried(
     inputs = [*sorted(trainable), *sorted(non_trainable)]
     changed = {
         name
-        for name, source in zip(sorted(shape), _sources(traced.jaxpr), strict=True)
+        for name, source in zip(sorted(shape), passed_through(traced.jaxpr), strict=True)
         if source is None or inputs[source] != name
     }
     why = "is trainable, so only the optimizer may change it: use an nnx.Variable that is not trainable"
@@ -87,25 +87,6 @@ def carried(
     if faults:
         raise ModelStateError(sorted(faults))
     return sorted(changed)
-
-
-def _sources(jaxpr: Any) -> list[int | None]:
-    """For each output the index of the input that it is, None if it is computed."""
-    known: dict[Any, int | None] = {variable: number for number, variable in enumerate(jaxpr.invars)}
-    for equation in jaxpr.eqns:
-        inner = equation.params.get("jaxpr")
-        inner = getattr(inner, "jaxpr", inner)
-        if equation.primitive.name not in ("jit", "pjit", "remat2", "checkpoint") or inner is None:
-            continue
-        for output, source in zip(equation.outvars, _sources(inner), strict=True):
-            if source is not None:
-                known[output] = _source_of(equation.invars[source], known)
-    return [_source_of(variable, known) for variable in jaxpr.outvars]
-
-
-def _source_of(variable: Any, known: Mapping[Any, int | None]) -> int | None:
-    # A literal is a constant and not hashable.
-    return None if isinstance(variable, jax.extend.core.Literal) else known.get(variable)
 
 
 def _attributes(model: nnx.Module) -> dict[str, Any]:

@@ -26,10 +26,14 @@ MIN_TIMEOUT_S: Final = 60.0
 # Tried besides powers of two: where 16 rows do not fit, or 4, more than half of that often do.
 _BETWEEN: Final = (10, 3)
 
-# Settings that do not affect memory, so that jobs that differ only in these share a cache entry. None: the whole group.
+# Settings that do not affect memory, so that jobs that differ only in these share a cache entry. The share of the batch
+# that a device has is among the circumstances of a search.
 _IGNORED_SCHEDULE: Final = {"lr", "schedule", "warmup", "decay", "min_lr_ratio"}
 _IGNORED_SETTINGS: Final = {
-    "training": None,
+    "training": {
+        *("steps", "batch_size", "per_device_batch_size", "seed", "log_every", "eval_every", "save_every"),
+        *("save_interval", "keep", "preemption_timeout_s", "profile", "prefetch", "wandb"),
+    },
     "data": {"train", "eval"},
     "optimization": {*_IGNORED_SCHEDULE, "b1", "b2", "eps", "momentum", "weight_decay"},
 }
@@ -125,4 +129,4 @@ def _relevant(group: str, settings: Any) -> Any:
     if group not in _IGNORED_SETTINGS or not isinstance(settings, Mapping):
         return settings
     ignored = _IGNORED_SETTINGS[group]
-    return {} if ignored is None else {name: value for name, value in settings.items() if name not in ignored}
+    return {name: value for name, value in settings.items() if name not in ignored}

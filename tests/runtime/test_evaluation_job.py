@@ -62,6 +62,10 @@ class Fits(Trainer[TrainingConfig, Regression]):
         errors = model(batch)["y"] - batch["y"]
         return (errors**2).mean(axis=1), {"worst": abs(errors).max(axis=1)}
 
+    def evaluated(self) -> dict[str, float]:
+        kernel = self.model_to_evaluate()["linear/kernel"]
+        return {**super().evaluated(), "largest": float(abs(kernel).max())}
+
 
 class EvaluateFits(EvaluationJob[TrainingConfig]):
     TRAINER = Fits
@@ -97,7 +101,7 @@ def expected(trained: Any, x: Any, *, averaged: bool = True) -> Any:
 
 
 def test_evaluations_of_a_checkpoint_are_those_of_the_training(trained: Any) -> None:
-    names = {f"{source}/{metric}" for source in ("held_out", "other") for metric in ("loss", "worst")}
+    names = {"largest", *(f"{source}/{metric}" for source in ("held_out", "other") for metric in ("loss", "worst"))}
     at_the_end = {name: trained.row[name] for name in names}
     job = restored(EvaluateFits, trained)
     assert job() == {"step": 6, **at_the_end}
@@ -114,6 +118,8 @@ def test_an_evaluation_needs_a_checkpoint_and_something_to_evaluate_on(tmp_path:
     class Nothing(Fits):
         def evaluations(self) -> dict[str, Any]:
             return {}
+
+        evaluated = Trainer.evaluated  # type: ignore[assignment]  # not that of Fits
 
     nothing = type("EvaluateNothing", (EvaluationJob,), {"TRAINER": Nothing})
     with pytest.raises(ConfigError, match=r"Nothing\.evaluations\(\) is empty: there is nothing to evaluate"):

@@ -10,7 +10,6 @@ from dispatcher.runtime.configuration import configuration, configure
 from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.jobs.inference_config import InferenceConfig, mesh_sizes, rows_at_once
 from dispatcher.runtime.jobs.restoreable import RestoreableJob
-from dispatcher.runtime.parameters import Arrays
 from dispatcher.runtime.training.config import Microbatching, TrainingConfig
 from dispatcher.runtime.training.model_arrays import kept_arrays, load_arrays
 from dispatcher.runtime.training.placement import batch_shards, make_mesh
@@ -27,8 +26,8 @@ class EvaluationJob(RestoreableJob[C], Generic[C]):
             TRAINER = Digits
 
     Its row has the `step` of the checkpoint and the metrics, such as `held_out/accuracy`. TRAINER may be a subclass of
-    the trainer that saved it, with other `evaluations` or another `evaluate`. The configuration is the trainer's, from
-    the checkpoint, and `inference`.
+    the trainer that saved it, with other `evaluations`, another `evaluate` or `evaluated`. The configuration is the
+    trainer's, from the checkpoint, and `inference`.
     """
 
     TRAINER: type[Trainer[Any, Any]]
@@ -37,7 +36,6 @@ class EvaluationJob(RestoreableJob[C], Generic[C]):
         super().__init__(spec)
         self.inference = configure(InferenceConfig)
         self.trainer = self._make_trainer()
-        self._restored: tuple[int, Arrays] | None = None
 
     @classmethod
     def config(cls) -> type[Any] | Sequence[type[Any]]:
@@ -57,18 +55,17 @@ class EvaluationJob(RestoreableJob[C], Generic[C]):
         target = kept_arrays(setup.layout.model, setup.placement, training.precision)
         arrays, restored = load_arrays(self, rel_path, target, averaged=self.inference.ema)
         self.check_model(restored)
-        self._restored = restored.ref.step, arrays
+        self.trainer.hold_model(arrays, restored.ref.step)
 
     def run(self) -> Row:
-        if self._restored is None:
+        if self.trainer.state is None:
             raise UsageError(f"{self.spec.name}: there is no model yet: restore a checkpoint first")
-        step, arrays = self._restored
-        return {"step": step, **self.trainer.evaluator(arrays)}
+        return {"step": self.trainer.steps_done, **self.trainer.evaluated()}
 
     def _make_trainer(self) -> Trainer[Any, Any]:
         with configuration(self._config or {}):
             trainer = self.TRAINER(self.spec)
-        if not trainer.evaluations():
+        if not trainer.evaluations() and type(trainer).evaluated is Trainer.evaluated:
             raise ConfigError(f"{self.TRAINER.__qualname__}.evaluations() is empty: there is nothing to evaluate")
         training = trainer.training
         sizes = mesh_sizes(self.inference.mesh, training.mesh, trainer.axis_rules)

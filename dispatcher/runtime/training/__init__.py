@@ -6,7 +6,8 @@
   state        All that a step depends on; compiled: the functions that are compiled, and where the state lives.
   step         One step, traced: gradients over microbatches, the update, averages, what was not finite.
   values       Losses and metrics: a value for each row, added up with weights, divided once.
-  data         Sources and streams of rows, batches of them on the devices; order: which row comes when.
+  data         Sources and streams of rows, batches of them on the devices; order: which row comes when; loader:
+               threads that read ahead.
   placement    The mesh, logical axes, partition specs, FSDP.
   precision    The types of parameters, computation and outputs.
   evaluation   Metrics over all rows of named sources, and which checkpoint is the best.

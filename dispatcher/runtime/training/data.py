@@ -7,17 +7,16 @@ Each process reads only the rows of its own devices.
 
 A `Streamed` is an iterator of rows whose state can be saved; each process has its own.
 
-Batches are read ahead by threads. Rows and batches are pytrees of arrays; a batch has one more axis, its first. Those
-of a training are always full. The last one of an evaluation is padded with copies of its last row, and comes with
-bool[rows], false for these.
+Rows and batches are pytrees of arrays; a batch has one more axis, its first. Those of a training
+are always full. The last one of an evaluation is padded with copies of its last row, and comes with bool[rows], false
+for these.
 """
 
 from __future__ import annotations
 
 import base64
-import time
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
@@ -129,47 +128,6 @@ def _shape_of(leaf: Any) -> Any:
         return "lists of different lengths"
 
 
-class Loaded(NamedTuple):
-    """A batch on the devices, the position after it, and how long it had to be waited for, in seconds."""
-
-    batch: Any
-    position: Any
-    waited_s: float
-
-
-class Loader:
-    """Batches for a training, read ahead by threads; closed at the end.
-
-    Arrays are [rows, ...], or [steps, rows, ...] when `take` is asked for several steps.
-    """
-
-    def __init__(self, reader: Reader, mesh: Mesh, *, ahead: int) -> None:
-        self._reader = reader
-        self._mesh = mesh
-        self._ahead = ahead
-        self._pool = ThreadPoolExecutor(max(1, ahead) if reader.parallel else 1, thread_name_prefix="data")
-        self._waiting: list[tuple[int, Future[Read]]] = []
-
-    def take(self, steps: int, following: Sequence[int] = ()) -> Loaded:
-        """The batches of the next `steps` steps; `following` are the numbers of steps of the calls after this one."""
-        self._request([steps, *following[: self._ahead]])
-        _, future = self._waiting.pop(0)
-        began_s = time.monotonic()
-        host, position = future.result()
-        waited_s = time.monotonic() - began_s
-        return Loaded(self._reader.on_devices(host, self._mesh, steps), position, waited_s)
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def _request(self, calls: Sequence[int]) -> None:
-        for number, steps in enumerate(calls):
-            if number < len(self._waiting):
-                assert self._waiting[number][0] == steps, "calls come in the order in which they were announced"
-                continue
-            self._waiting.append((steps, self._pool.submit(self._reader.following(steps))))
-
-
 class Read(NamedTuple):
     """The rows of this process on the host, and the position in the data after them."""
 
@@ -267,7 +225,8 @@ class StreamReader:
         except StopIteration:
             raise ConfigError("the stream of training rows has ended: it must be endless; repeat it") from None
         host = stacked([batch[place] for batch in batches for place in self._order])
-        state = self._rows.get_state()
+        # A copy: an iterator may return what it changes, and the next rows are read before this position is saved.
+        state = copy.deepcopy(self._rows.get_state())
         if isinstance(state, bytes):
             state = {_BASE64: base64.b64encode(state).decode()}
         return Read(host, {"state": state, "processes": jax.process_count()})

@@ -97,7 +97,8 @@ class Evaluator:
 
 
 def check_best(best: Best | None, names: list[str]) -> None:
-    """ConfigError when the metric of the best checkpoint is none of `names`, or its direction is unknown."""
+    """ConfigError when the metric of the best checkpoint is none of `names`, if there are any, or its direction is
+    unknown."""
     if best is None:
         return
     metric, direction = best

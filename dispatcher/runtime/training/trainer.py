@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from dispatcher.errors import UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
 from dispatcher.runtime.configuration import configure
@@ -35,7 +36,7 @@ from dispatcher.runtime.training.model_arrays import kept_arrays, load_arrays
 from dispatcher.runtime.training.placement import batch_shards, make_mesh, tracing
 from dispatcher.runtime.training.policy import Policy
 from dispatcher.runtime.training.setup import Setup
-from dispatcher.runtime.training.state import State
+from dispatcher.runtime.training.state import MODEL, OPTIMIZER, State
 from dispatcher.runtime.training.values import LOSS, Mean, Value, loss_and_metrics, read
 
 C = TypeVar("C")
@@ -236,6 +237,10 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         if not rel_path.startswith(self.path_of("")):
             self.best = self.pending_metrics = None
 
+    def hold_model(self, arrays: Arrays, steps_done: int) -> None:
+        """Make a state of a model's arrays alone, which can be evaluated and not trained."""
+        self._hold({MODEL: arrays, OPTIMIZER: None}, steps_done)
+
     def load_model(self, rel_path: str, like: Any = None) -> Arrays:
         """The arrays of the model in another training's checkpoint, by name: for `start_from`.
 
@@ -272,7 +277,9 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         for name, source in sources.items():
             check_source(source, f"evaluations()[{name!r}]")
         self._evaluator = Evaluator(setup.compiled, sources, mesh, microbatching.microbatch_size)
-        check_best(self.BEST, self._evaluator.names() if self.BEST is not None else [])
+        # An extended `evaluated` has metrics that nobody knows before.
+        known = self.BEST is not None and type(self).evaluated is Trainer.evaluated
+        check_best(self.BEST, self._evaluator.names() if known else [])
         if self.main_process():
             _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table())
 
@@ -325,7 +332,8 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     @property
     def live_state(self) -> State:
         """The current state; the next step deletes its arrays."""
-        assert self.state is not None, "call begin() first"
+        if self.state is None:
+            raise UsageError(f"{self.spec.name}: there is no state yet: call begin() first")
         return self.state
 
     @property
@@ -446,18 +454,21 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     def _take_over(self, restored: Restored) -> None:
         """Continue from what a checkpoint holds."""
         self.check_model(restored)
-        contents, layout = restored.contents, self.setup.layout
+        contents = restored.contents
         metadata = contents.metadata
         surroundings.tell_differences(metadata.get("surroundings"), restored.ref.url)
-        key = contents.random.restore() if contents.random is not None else None
-        key = jax.random.key(self.training.seed) if key is None else key
-        step = put(np.asarray(restored.ref.step, np.int32), layout.shardings.step)
-        self.state = layout.with_tree(restored.tree, step, put(key, layout.shardings.key))
-        self.steps_done = restored.ref.step
+        self._hold(restored.tree, restored.ref.step, contents.random.restore() if contents.random is not None else None)
         self.measured = dict(metadata.get("measured") or {})
         self.best = (metadata["best"][0], metadata["best"][1]) if metadata.get("best") else None
         self.pending_metrics = metadata.get("pending_metrics")
         self.position = contents.position
+
+    def _hold(self, tree: Mapping[str, Any], steps_done: int, key: jax.Array | None = None) -> None:
+        layout = self.setup.layout
+        key = jax.random.key(self.training.seed) if key is None else key
+        step = put(np.asarray(steps_done, np.int32), layout.shardings.step)
+        self.state = layout.with_tree(tree, step, put(key, layout.shardings.key))
+        self.steps_done = steps_done
 
     @contextlib.contextmanager
     def _open_log(self) -> Iterator[MetricsLog | None]:

@@ -11,18 +11,20 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from fleet import wait_until
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.execution import Topology
+from dispatcher.runtime.training import loader as loader_module
 from dispatcher.runtime.training.data import (
     Arrays,
-    Loader,
     Source,
     Streamed,
     evaluation_batches,
     make_reader,
     read_batch,
 )
+from dispatcher.runtime.training.loader import Loader
 from dispatcher.runtime.training.placement import make_mesh
 
 pytestmark = pytest.mark.demo
@@ -184,32 +186,34 @@ def test_a_position_in_other_data_is_refused(mesh: Any) -> None:
 
 
 class Counting:
-    """An endless stream whose state is the number of rows given."""
+    """An endless stream whose state is the number of rows given: in bytes, or in a mapping that it changes."""
 
     def __init__(self, *, as_bytes: bool = False) -> None:
-        self._given = 0
+        self._state = {"given": 0}
         self._as_bytes = as_bytes
 
     def __iter__(self) -> Counting:
         return self
 
     def __next__(self) -> dict[str, Any]:
-        self._given += 1
-        return {"y": np.int64(self._given - 1)}
+        self._state["given"] += 1
+        return {"y": np.int64(self._state["given"] - 1)}
 
     def get_state(self) -> Any:
-        return str(self._given).encode() if self._as_bytes else {"given": self._given}
+        return str(self._state["given"]).encode() if self._as_bytes else self._state
 
     def set_state(self, state: Any) -> None:
-        self._given = int(state) if self._as_bytes else state["given"]
+        self._state = {"given": int(state)} if self._as_bytes else state
 
 
 @pytest.mark.parametrize("as_bytes", [False, True])
 def test_a_stream_goes_on_from_its_state_not_from_what_was_read_ahead(mesh: Any, as_bytes: bool) -> None:
     whole, _ = taken(Streamed(Counting(as_bytes=as_bytes)), mesh, [1] * 5)
     assert whole == list(range(20))
-    loader = Loader(make_reader(Streamed(Counting(as_bytes=as_bytes)), 4, mesh, seed=0), mesh, ahead=3)
+    stream = Counting(as_bytes=as_bytes)
+    loader = Loader(make_reader(Streamed(stream), 4, mesh, seed=0), mesh, ahead=3)
     position = loader.take(1, [1, 1, 1]).position
+    wait_until(lambda: stream._state["given"] == 16, "what is read ahead")
     loader.close()
     rest, _ = taken(Streamed(Counting(as_bytes=as_bytes)), mesh, [1, 1], position=position)
     assert rest == list(range(4, 12))
@@ -221,6 +225,31 @@ def test_a_stream_is_resumed_on_as_many_processes(mesh: Any) -> None:
         taken(Streamed(Counting()), mesh, [1], position={**position, "processes": 2})
     with pytest.raises(ConfigError, match="has no get_state and set_state"):
         taken(Streamed(iter([1, 2])), mesh, [1])
+
+
+def test_a_reader_that_hangs_is_not_waited_for_at_the_end(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loader_module, "_CLOSE_TIMEOUT_S", 0.1)
+    go_on = threading.Event()
+
+    class Hangs(Counting):
+        def __next__(self) -> dict[str, Any]:
+            if self._state["given"] >= 4:
+                go_on.wait(60)
+            return super().__next__()
+
+    loader = Loader(make_reader(Streamed(Hangs()), 4, mesh, seed=0), mesh, ahead=3)
+    loader.take(1, [1, 1, 1])
+    try:
+        began_s = time.monotonic()
+        loader.close()
+        assert time.monotonic() - began_s < 30
+        reading = [thread for thread in threading.enumerate() if thread.name == "data-0"]
+        assert all(thread.daemon for thread in reading) and reading
+    finally:
+        go_on.set()
+    for thread in reading:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in reading)
 
 
 def test_an_error_of_the_data_arrives_where_its_batch_is_taken(mesh: Any) -> None:

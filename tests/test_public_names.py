@@ -278,10 +278,11 @@ Trainer.evaluate(self, model: M, batch: Any) -> Mapping[str, Value]
 Trainer.evaluated(self) -> dict[str, float]
 Trainer.evaluations(self) -> Mapping[str, Source]
 Trainer.evaluator
-Trainer.extra_metrics(self, step: int) -> dict[str, float]
 Trainer.flops(self, batch: Any) -> float | None
 Trainer.fresh_state(self) -> State
+Trainer.hold_model(self, arrays: Arrays, steps_done: int) -> None
 Trainer.init_optimizer(self, params: Arrays) -> Any
+Trainer.known_schedule(self) -> optax.Schedule | None
 Trainer.last_saved(self) -> str | None
 Trainer.live_state
 Trainer.load_model(self, rel_path: str, like: Any = None) -> Arrays

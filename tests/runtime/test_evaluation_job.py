@@ -112,6 +112,24 @@ def test_evaluations_of_a_checkpoint_are_those_of_the_training(trained: Any) -> 
     errors = expected(trained, rows(7, seed=2)["x"], averaged=False) - rows(7, seed=2)["y"]
     assert without["held_out/loss"] == pytest.approx(float((errors**2).mean()), rel=1e-4)
     assert without["held_out/loss"] != pytest.approx(row["held_out/loss"], rel=1e-4)
+    assert without["largest"] != row["largest"]
+
+
+def test_a_best_metric_that_no_evaluation_gave_is_told_with_its_step_saved(trained: Any, tmp_path: Path) -> None:
+    class Largest(Fits):
+        BEST = ("largest", "max")
+
+    class Wrong(Fits):
+        BEST = ("langest", "max")
+
+    with configuration(Wrong.checked_config(CONFIG)):
+        job = Wrong.local(tmp_path, "wrong")
+    with pytest.raises(ConfigError, match=r"no evaluation gives 'langest' \(did you mean 'largest'\?\): expected one"):
+        job()
+    with configuration(Largest.checked_config(CONFIG)):
+        mended = Largest.local(tmp_path, "wrong")
+    assert mended()["best_largest"] == trained.row["largest"]
+    assert mended.steps_done == 6
 
 
 def test_an_evaluation_needs_a_checkpoint_and_something_to_evaluate_on(tmp_path: Path, trained: Any) -> None:

@@ -107,7 +107,7 @@ def check_best(best: Best | None, names: list[str]) -> None:
     if names and metric not in names:
         raise ConfigError(
             f"BEST = {best!r}: no evaluation gives {metric!r}{nearest(metric, names)}: expected one of "
-            f"{', '.join(names)}, or None"
+            f"{', '.join(names)}, or None (a metric that is not computed each time is NaN the other times)"
         )
 
 

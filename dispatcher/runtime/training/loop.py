@@ -15,7 +15,7 @@ from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.training import divergence
 from dispatcher.runtime.training.compiled import Action, Block, at_step, each_step
 from dispatcher.runtime.training.data import Reader
-from dispatcher.runtime.training.evaluation import EvaluationInterrupted, is_better
+from dispatcher.runtime.training.evaluation import EvaluationInterrupted, check_best, is_better
 from dispatcher.runtime.training.loader import Loader
 from dispatcher.runtime.training.speed import PEAK_FLOPS, Stopwatch
 from dispatcher.runtime.training.values import LOSS, Mean, read
@@ -125,14 +125,9 @@ class Loop:
         best = trainer.BEST
         if best is None or not evaluated:
             return
-        value = evaluated.get(best[0])
-        if value is None:
-            _log.warning(
-                "BEST = %r: evaluated() has no such metric, so no checkpoint is the best one: expected one of %s, or "
-                "None",
-                *(best, ", ".join(evaluated)),
-            )
-        elif is_better(best, value, None if trainer.best is None else trainer.best[1]):
+        check_best(best, list(evaluated))
+        value = evaluated[best[0]]
+        if is_better(best, value, None if trainer.best is None else trainer.best[1]):
             trainer.best = (trainer.steps_done, value)
             self._save(name=BEST_NAME)
 

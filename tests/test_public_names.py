@@ -270,7 +270,8 @@ class Trainer(RestoreableJob)
 Trainer.__init__(self, spec: Any) -> None
 Trainer.axis_rules
 Trainer.begin(self) -> None
-Trainer.config(cls) -> list[type[Any]]
+Trainer.config(cls) -> type[Any] | Sequence[type[Any]]
+Trainer.config_classes(cls) -> tuple[type[Any], ...]
 Trainer.configuration_in_force
 Trainer.data(self) -> Source | Streamed
 Trainer.done
@@ -428,7 +429,7 @@ negative_log_likelihood(logits: jax.Array, targets: jax.Array) -> tuple[jax.Arra
     "dispatcher.runtime.language.trainer": """
 class LanguageTrainer(Trainer)
 LanguageTrainer.__init__(self, spec: Any) -> None
-LanguageTrainer.config(cls) -> list[type[Any]]
+LanguageTrainer.config_classes(cls) -> tuple[type[Any], ...]
 LanguageTrainer.data(self) -> Source | Streamed
 LanguageTrainer.evaluations(self) -> Mapping[str, Source]
 LanguageTrainer.flops(self, batch: Tokens) -> float | None

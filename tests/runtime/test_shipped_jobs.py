@@ -114,7 +114,7 @@ def test_a_trainer_that_adds_nothing_to_be_told_has_no_configuration_of_its_own(
     class Plain(LanguageTrainer[TrainingConfig, Transformer]):
         MODEL = Transformer
 
-    assert len(Plain.config()) == len(set(Plain.config()))
+    assert len(Plain.config_classes()) == len(set(Plain.config_classes()))
     job = make_job(Plain, local(tmp_path, "plain"), {"training": {"steps": 3}, "model": {"vocab_size": 16}})
     assert isinstance(job, Plain)
     assert job.args == job.training == TrainingConfig(steps=3)

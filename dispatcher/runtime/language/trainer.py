@@ -47,12 +47,11 @@ class LanguageTrainer(Trainer[C, M], Generic[C, M]):
 
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)
-        self.model_config: Any = configure(self.MODEL.CONFIG)
         self.data_config = configure(DataConfig)
 
     @classmethod
-    def config(cls) -> list[type[Any]]:
-        return list(dict.fromkeys((*super().config(), DataConfig)))
+    def config_classes(cls) -> tuple[type[Any], ...]:
+        return tuple(dict.fromkeys((*super().config_classes(), DataConfig)))
 
     @classmethod
     def model_classes(cls) -> tuple[type[Any], ...]:

@@ -100,7 +100,7 @@ class Updater:
         params = optax.apply_updates(state.params, updates)
         squares = {name: _sum_of_squares(found.gradients[name]) for name in sorted(found.gradients)}
         new = self.finish(
-            state, params=params, opt_state=opt_state, variables=found.variables, loss=found.loss.total, checked=squares
+            state, params=params, opt_state=opt_state, variables=found.variables, loss=found.loss, checked=squares
         )
         norm = jnp.sqrt(sum(squares.values(), jnp.float32(0)))
         metrics = {LOSS: found.loss, GRAD_NORM: Mean.of(norm), **found.metrics}
@@ -117,7 +117,7 @@ class Updater:
         *,
         params: Arrays,
         opt_state: Any,
-        loss: jax.Array | None = None,
+        loss: jax.Array | Mean | None = None,
         variables: Mapping[str, jax.Array] | None = None,
         checked: Mapping[str, jax.Array] | None = None,
     ) -> State:
@@ -128,7 +128,8 @@ class Updater:
         itself.
         """
         numbers = checked or {name: _sum_of_squares(params[name]) for name in params}
-        observed = [jnp.float32(0) if loss is None else jnp.asarray(loss, jnp.float32)]
+        number = loss.total if isinstance(loss, Mean) else 0 if loss is None else loss
+        observed = [jnp.asarray(number, jnp.float32)]
         observed += [numbers.get(name, jnp.float32(0)) for name in sorted(params)]
         faults = sharding.constrain(~jnp.isfinite(jnp.stack(observed)), sharding.replicated(self.mesh))
         new = state.replace(

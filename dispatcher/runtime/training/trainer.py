@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import jax
@@ -75,7 +75,8 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     are no evaluations. `AXIS_RULES` map the logical axes of the model's partition specs to axes of the mesh. `UNIT` is
     what the weights of the loss count, for the metric `speed/UNIT_per_s`.
 
-    `state` is the training state, `steps_done` the number of steps made.
+    `state` is the training state, `steps_done` the number of steps made, `model_config` the instance of the first of
+    `model_classes`.
     """
 
     CONFIG: type[Any] = TrainingConfig
@@ -87,6 +88,7 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)
         self.training = configure(TrainingConfig)
+        self.model_config: Any = next((configure(kind) for kind in self.model_classes()), None)
         self._optimization = configure(OptimizerConfig), configure(ScheduleConfig)
         self.topology: Topology = spec.topology or Topology.detect()
         self.state: State | None = None
@@ -104,9 +106,15 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     # What a user writes or replaces.
 
     @classmethod
-    def config(cls) -> list[type[Any]]:
-        classes = (cls.CONFIG, TrainingConfig, OptimizerConfig, ScheduleConfig, *cls.model_classes())
-        return list(dict.fromkeys(classes))
+    def config(cls) -> type[Any] | Sequence[type[Any]]:
+        """The dataclass of the job's own settings, or several, the first that of `args`; by default CONFIG."""
+        return cls.CONFIG
+
+    @classmethod
+    def config_classes(cls) -> tuple[type[Any], ...]:
+        """What `config` returns, and what every trainer is told."""
+        own = (*super().config_classes(), *cls.model_classes())
+        return tuple(dict.fromkeys((*own, TrainingConfig, OptimizerConfig, ScheduleConfig)))
 
     def make_model(self, rngs: nnx.Rngs) -> M:
         """A new model; called inside jit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from pages import blocks
 from small_trainings import CLASSES, FEATURES, Classification, Classifier, arrays, made, samples
 
 from dispatcher.errors import ConfigError
+from dispatcher.runtime.configuration import field
 from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training.data import Arrays, read_batch
 from dispatcher.runtime.training.order import rows_at
@@ -128,6 +130,34 @@ def test_a_training_goes_on_in_the_middle_of_what_was_a_block(tmp_path: Path, wh
 def test_blocks_that_other_settings_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"training\.log_every = 10: expected a multiple of .*steps_per_call = 4"):
         made(tmp_path, steps_per_call=4, log_every=10)
+
+
+@dataclass(frozen=True)
+class Size:
+    width: int = field("classifier/width", default=3)
+
+
+@dataclass(frozen=True)
+class Noise:
+    scale: float = field("noise/scale", default=0.1)
+
+
+def test_a_configuration_of_ones_own_leaves_the_trainers_settings(tmp_path: Path) -> None:
+    class Sized(Classification):
+        @classmethod
+        def config(cls) -> Any:
+            return Noise
+
+        @classmethod
+        def model_classes(cls) -> Any:
+            return (Size,)
+
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            return nnx.Linear(FEATURES, self.model_config.width, rngs=rngs)
+
+    job = made(tmp_path, cls=Sized, steps=2)
+    assert (job.args, job.model_config, job.training.steps) == (Noise(), Size(), 2)
+    assert job.setup.layout.abstract.params["kernel"].shape == (FEATURES, 3)
 
 
 class Weighted(Classification):
@@ -430,6 +460,39 @@ def test_the_step_with_two_optimizers_of_the_page_resumes_exactly(tmp_path: Path
         words = {"steps": steps, "steps_per_call": 2, "log_every": 2, "per_device_batch_size": 4}
         apart = trained(tmp_path, "apart", Adversarial, **words)
     assert_same_bits(arrays(apart), arrays(whole))
+
+
+def test_the_step_of_the_page_leaves_out_what_is_not_finite_whole(tmp_path: Path) -> None:
+    class Counted(Adversarial):
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            model = Pair(rngs)
+            model.critic_passes = nnx.BatchStat(jnp.zeros(()))
+            return model
+
+        def critic_loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+            model.critic_passes.set_value(model.critic_passes.get_value() + 1)
+            return super().critic_loss(model, batch, rngs)
+
+        def step(self, state: Any, batch: Any) -> Any:
+            new, metrics = super().step(state, batch)
+            found = self.setup.updater.finish(
+                state,
+                params=new.params,
+                opt_state=new.opt_state,
+                variables=new.variables,
+                loss=metrics["critic_loss"],
+            )
+            return found, metrics
+
+    job = made(tmp_path, cls=Counted, not_finite="skip")
+    good, bad = samples(8, seed=3), samples(8, seed=4)
+    bad["x"][0] = np.nan
+    job.update(good)
+    before = arrays(job)
+    job.update(bad)
+    after = arrays(job)
+    assert {name for name in before if before[name].tobytes() != after[name].tobytes()} == {".step", ".faults"}
+    assert before[".variables['critic_passes']"] == 1
 
 
 class Residual(nnx.Module):

@@ -1,4 +1,4 @@
-"""The execution environment of a job: its name, its devices and their mesh, its directories."""
+"""The execution environment of a job: its name, its devices, its directories."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import socket
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final
 
 import jax
-import numpy as np
-from jax.sharding import AxisType, Mesh
 
 from dispatcher.base import files
 from dispatcher.base.storing import storage_error
@@ -86,10 +83,8 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Topology:
-    """Devices as a mesh of data shards by tensor shards: batches are sharded along the first, weights along the second.
-
-    The devices of one tensor group are adjacent, so that they belong to one process if it has enough.
-    """
+    """The devices of a job, and over how many of them its weights are sharded unless its configuration says more
+    (`training.placement.make_mesh`)."""
 
     devices: tuple[jax.Device, ...]
     tensor_shards: int = 1
@@ -106,17 +101,6 @@ class Topology:
         """All devices that JAX sees, in all processes of the job."""
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
         return cls(tuple(devices), tensor_shards)
-
-    @property
-    def data_shards(self) -> int:
-        """The number of shards of a batch."""
-        return len(self.devices) // self.tensor_shards
-
-    @cached_property
-    def mesh(self) -> Mesh:
-        """The mesh, of shape (data_shards, tensor_shards), with the axes `data` and `tensor`."""
-        grid = np.array(self.devices, dtype=object).reshape(self.data_shards, self.tensor_shards)
-        return Mesh(grid, (DATA_AXIS, TENSOR_AXIS), axis_types=(AxisType.Auto, AxisType.Auto))
 
 
 @dataclass(frozen=True)

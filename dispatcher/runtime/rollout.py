@@ -118,12 +118,6 @@ def rollout(
     tokens, segment_ids = prompts
     rows, seq_len = tokens.shape
 
-    def sample(logits: jax.Array, index: jax.Array) -> jax.Array:
-        sampled = jax.vmap(lambda key, row: jax.random.categorical(jax.random.fold_in(key, index), row))(
-            keys, logits / jnp.maximum(temperature, 1e-6)
-        )
-        return jnp.where(temperature > 0, sampled, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
-
     def unfinished(carry: Any) -> jax.Array:
         index, _, _, _, lengths = carry
         # Rows that are padding alone do not count.
@@ -133,7 +127,7 @@ def rollout(
 
     def step(carry: Any) -> Any:
         index, cache, logits, generated, lengths = carry
-        token = sample(logits, index)
+        token = _sampled(logits, jax.vmap(jax.random.fold_in, (0, None))(keys, index), temperature)
         generated = jax.lax.dynamic_update_slice(generated, token[:, None], (0, index))
         stopped = (token == stop_token) & (lengths == max_new_tokens)
         lengths = jnp.where(stopped, index, lengths)
@@ -151,3 +145,9 @@ def rollout(
     )
     _, _, _, generated, lengths = jax.lax.while_loop(unfinished, step, start)
     return Rollout(generated, lengths)
+
+
+def _sampled(logits: jax.Array, keys: jax.Array, temperature: jax.Array) -> jax.Array:
+    """A token for each row: float[rows, vocab_size], keys [rows] -> int32[rows]."""
+    sampled = jax.vmap(jax.random.categorical)(keys, logits / jnp.maximum(temperature, 1e-6))
+    return jnp.where(temperature > 0, sampled, jnp.argmax(logits, axis=-1)).astype(jnp.int32)

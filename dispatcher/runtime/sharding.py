@@ -27,13 +27,13 @@ def replicated(mesh: Mesh) -> NamedSharding:
     return _sharding(mesh, ())
 
 
-def best_effort_sharding(mesh: Mesh, spec: Iterable[Any], shape: Sequence[int]) -> NamedSharding:
+def _best_effort_sharding(mesh: Mesh, spec: Iterable[Any], shape: Sequence[int]) -> NamedSharding:
     """The sharding of an array of `shape`; array axes that their mesh axis does not divide are not sharded."""
     pairs = zip(spec, shape, strict=False)
-    return _sharding(mesh, [axis if _divides(mesh, axis, size) else None for axis, size in pairs])
+    return _sharding(mesh, [axis if divides(mesh, axis, size) else None for axis, size in pairs])
 
 
-def _divides(mesh: Mesh, axis: Any, size: int) -> bool:
+def divides(mesh: Mesh, axis: Any, size: int) -> bool:
     """Whether the mesh has the axes that `axis` names, one or several, and they divide `size` together."""
     names = (axis,) if isinstance(axis, str) else tuple(axis or ())
     return all(name in mesh.shape for name in names) and size % math.prod(mesh.shape[name] for name in names) == 0
@@ -50,7 +50,7 @@ def optimizer_shardings(tree: Any, shardings: Mapping[str, NamedSharding], mesh:
         found = shardings.get(name) if isinstance(name, str) else None
         if found is None or len(found.spec) > len(leaf.shape):
             return replicated(mesh)
-        return best_effort_sharding(mesh, found.spec, leaf.shape)
+        return _best_effort_sharding(mesh, found.spec, leaf.shape)
 
     return jax.tree_util.tree_map_with_path(choose, tree)
 

@@ -19,7 +19,7 @@ def test_the_devices_that_are_there(tmp_path: Path) -> None:
     assert spec.hardware.devices == len(jax.devices()) and spec.hardware.processes == 1
     assert (spec.hardware.platform, spec.distributed) == ("cpu", False)
     assert spec.topology is not None
-    assert spec.topology.mesh.axis_names == ("data", "tensor")
+    assert spec.topology.devices == tuple(jax.devices())
     assert spec.hardware.cluster.checkpoints == str(tmp_path / "checkpoints")
     assert local(tmp_path, "run", checkpoints="s3://bucket/x").hardware.cluster.checkpoints == "s3://bucket/x"
     assert not list(tmp_path.iterdir())
@@ -29,14 +29,15 @@ def test_a_mesh_keeps_tensor_groups_together() -> None:
     code = (
         "import jax; jax.config.update('jax_platforms', 'cpu'); jax.config.update('jax_num_cpu_devices', 8)\n"
         "from dispatcher.runtime.execution import Topology\n"
-        "t = Topology.detect(2)\n"
-        "print(t.data_shards, dict(t.mesh.shape), [[d.id for d in row] for row in t.mesh.devices])\n"
+        "from dispatcher.runtime.training.placement import make_mesh\n"
+        "mesh = make_mesh(Topology.detect(2), {})\n"
+        "print(dict(mesh.shape), [[d.id for d in row] for row in mesh.devices])\n"
         "try: Topology.detect(3)\n"
         "except Exception as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "4 {'data': 4, 'tensor': 2} [[0, 1], [2, 3], [4, 5], [6, 7]]",
+        "{'data': 4, 'tensor': 2} [[0, 1], [2, 3], [4, 5], [6, 7]]",
         "tensor_shards = 3: 8 devices: expected one of 1, 2, 4, 8",
     ]
 

@@ -9,6 +9,7 @@ from typing import Any
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.configuration import field
 from dispatcher.runtime.execution import DATA_AXIS, TENSOR_AXIS
+from dispatcher.runtime.training.placement import listed
 from dispatcher.runtime.training.precision import Precision
 
 
@@ -44,9 +45,7 @@ def mesh_sizes(inference: Mapping[str, int], training: Mapping[str, int], rules:
 
     So the model finds every axis that it was written for, on whatever devices it is used.
     """
-    named = [*training]
-    for to in rules.values():
-        named += [] if to is None else [to] if isinstance(to, str) else to
+    named = [*training, *(axis for to in rules.values() for axis in listed(to))]
     # Axes that every mesh has.
     return {name: 1 for name in named if name not in (DATA_AXIS, TENSOR_AXIS)} | dict(inference)
 

@@ -26,7 +26,7 @@ from dispatcher.runtime.jobs import checkpointed, inference, restoreable
 from dispatcher.runtime.parameters import Arrays
 from dispatcher.runtime.training import trainer
 from dispatcher.runtime.training.data import local_rows
-from dispatcher.runtime.training.placement import batch_shards
+from dispatcher.runtime.training.placement import batch_shards, make_mesh
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nnx.Module)
@@ -118,7 +118,7 @@ class LabNames(checkpointed.CheckpointedJob[C], Generic[C]):
     def mesh(self) -> Mesh:
         """The mesh of the job's devices."""
         topology: Topology = self.spec.topology or Topology.detect()
-        return topology.mesh
+        return make_mesh(topology, {})
 
     @property
     def replicas(self) -> int:

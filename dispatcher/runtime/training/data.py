@@ -32,6 +32,7 @@ from dispatcher.runtime.training.order import rows_at
 from dispatcher.runtime.training.placement import batch_sharding, batch_shards
 
 _BASE64: Final = "base64"
+_ADVICE: Final = "To start a new training from its model, load that model in start_from"
 
 
 @runtime_checkable
@@ -181,15 +182,11 @@ class SourceReader:
     def _checked(self, position: Any) -> int:
         if position is None:
             return 0
-        if not isinstance(position, Mapping) or "samples" not in position:
-            raise ConfigError(
-                "the training that is resumed read a Streamed, and data() returns a Source now: its position cannot be "
-                "used; to start a new training from its model, load that model in start_from"
-            )
+        _check_kind(position, "samples", saved="Streamed", now="Source")
         if position["rows"] != self._length:
             raise ConfigError(
                 f"the data has {self._length} rows, but the training that is resumed had {position['rows']}: it used "
-                "other data. To start a new training from its model, load that model in start_from"
+                f"other data. {_ADVICE}"
             )
         return int(position["samples"])
 
@@ -235,11 +232,7 @@ class StreamReader:
         return _global_batch(host, mesh, self._batch_size, self._mine, steps)
 
     def _checked(self, position: Any) -> Any:
-        if not isinstance(position, Mapping) or "state" not in position:
-            raise ConfigError(
-                "the training that is resumed read a Source, and data() returns a Streamed now: its position cannot be "
-                "used; to start a new training from its model, load that model in start_from"
-            )
+        _check_kind(position, "state", saved="Source", now="Streamed")
         if position["processes"] != jax.process_count():
             raise ConfigError(
                 f"a stream of rows is resumed on as many processes as it was saved on: {position['processes']}, not "
@@ -247,6 +240,15 @@ class StreamReader:
             )
         state = position["state"]
         return base64.b64decode(state[_BASE64]) if isinstance(state, Mapping) and set(state) == {_BASE64} else state
+
+
+def _check_kind(position: Any, key: str, *, saved: str, now: str) -> None:
+    """ConfigError unless `position` is one of data of the kind `now`, which has this key."""
+    if not isinstance(position, Mapping) or key not in position:
+        raise ConfigError(
+            f"the training that is resumed read a {saved}, and data() returns a {now} now: its position cannot be "
+            f"used. {_ADVICE}"
+        )
 
 
 def make_reader(

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 _ROUNDS: Final = 6
 
 
-def rows_at(samples: NDArray[np.int64], rows: int, seed: int, *, shuffle: bool = True) -> NDArray[np.int64]:
+def rows_at(samples: NDArray[np.int64], rows: int, seed: int) -> NDArray[np.int64]:
     """The row of each of `samples`, which are counted through all epochs: int64[n], each below `rows`.
 
     Every epoch has each row once.
     """
     epochs, places = np.divmod(samples, rows)
-    if not shuffle or rows < 2:
+    if rows < 2:
         return places
     found = np.empty_like(places)
     for epoch in np.unique(epochs):

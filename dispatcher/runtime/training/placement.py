@@ -21,7 +21,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.runtime.execution import DATA_AXIS, TENSOR_AXIS, Topology
-from dispatcher.runtime.sharding import replicated
+from dispatcher.runtime.sharding import divides, replicated
 
 FSDP_AXIS: Final = "fsdp"
 # The rows of a batch are spread over these axes of a mesh, as far as it has them.
@@ -124,7 +124,7 @@ class Placement:
             faults.append(f"{name} {list(shape)}: {error}")
             return replicated(self.mesh)
         axes += [None] * (len(shape) - len(axes))
-        axes = [axis if self._divides(axis, size) else None for axis, size in zip(axes, shape, strict=True)]
+        axes = [axis if divides(self.mesh, axis, size) else None for axis, size in zip(axes, shape, strict=True)]
         if self._fsdp and isinstance(variable, nnx.Param):
             axes = self._with_fsdp(axes, shape, np.dtype(variable.dtype).itemsize)
         return NamedSharding(self.mesh, PartitionSpec(*axes))  # type: ignore[no-untyped-call]
@@ -141,7 +141,7 @@ class Placement:
     def _mapped(self, name: str, rules: Rules) -> list[str]:
         """The axes of the mesh that one name stands for."""
         if name in rules:
-            found = _listed(rules[name])
+            found = listed(rules[name])
             lacking = [axis for axis in found if axis not in self.mesh.shape]
             if lacking:
                 raise ConfigError(
@@ -157,18 +157,11 @@ class Placement:
             f"({logical}) nor one of the mesh ({axes}); map it in training.axis_rules, to null for replication"
         )
 
-    def _divides(self, axis: Axes, size: int) -> bool:
-        return size % self._size(axis) == 0
-
-    def _size(self, axis: Axes) -> int:
-        names = () if axis is None else (axis,) if isinstance(axis, str) else axis
-        return math.prod(self.mesh.shape[name] for name in names)
-
     def _with_fsdp(self, axes: list[Axes], shape: tuple[int, ...], itemsize: int) -> list[Axes]:
         over = FSDP_AXIS if FSDP_AXIS in self.mesh.shape else DATA_AXIS
         if math.prod(shape) * itemsize <= FSDP_ABOVE_BYTES or over in _used(axes):
             return axes
-        fitting = [number for number, axis in enumerate(axes) if axis is None and self._divides(over, shape[number])]
+        fitting = [place for place, axis in enumerate(axes) if axis is None and divides(self.mesh, over, shape[place])]
         if not fitting:
             return axes
         largest = max(fitting, key=lambda number: shape[number])
@@ -179,15 +172,15 @@ class Placement:
             f"training.axis_rules.{name} = {axis!r}: the mesh has no such axis{nearest(axis, self.mesh.shape)}: "
             f"expected {', '.join(self.mesh.shape)} or null; add it to training.mesh"
             for name, to in self.rules.items()
-            for axis in _listed(to)
+            for axis in listed(to)
             if axis not in self.mesh.shape
         ]
         if faults:
             raise ConfigError("\n".join(faults))
 
 
-def _listed(to: Any) -> list[str]:
-    """The axes of the mesh that a rule names: none, one or several."""
+def listed(to: Any) -> list[str]:
+    """The axes of the mesh that a rule names: None, one or several."""
     return [] if to is None else [to] if isinstance(to, str) else list(to)
 
 

@@ -36,6 +36,24 @@ def trained_names(model: AbstractModel, chosen: nnx.filterlib.Filter) -> frozens
     return frozenset(names)
 
 
+def _layout(trainer: Trainer[Any, Any], placement: Placement) -> StateLayout:
+    def make_model() -> nnx.Module:
+        made: nnx.Module = trainer.make_model(nnx.Rngs(trainer.training.seed))
+        nnx.pop(made, TRANSIENT)
+        return made
+
+    with tracing(placement.mesh, placement.rules):
+        model = AbstractModel.of(eval_shape(make_model))
+    return StateLayout(
+        make_model,
+        model,
+        placement,
+        trained=trained_names(model, trainer.TRAINABLE),
+        init_optimizer=trainer.init_optimizer,
+        training=trainer.training,
+    )
+
+
 @dataclass(frozen=True)
 class Setup:
     """The parts of a training that its hooks and its configuration decide; none of them holds an array."""
@@ -51,28 +69,11 @@ class Setup:
     def of(cls, trainer: Trainer[Any, Any], mesh: Mesh, microbatching: Microbatching) -> Setup:
         training = trainer.training
         placement = Placement(mesh, trainer.axis_rules, fsdp=training.fsdp)
-
-        def make_model() -> nnx.Module:
-            made: nnx.Module = trainer.make_model(nnx.Rngs(training.seed))
-            nnx.pop(made, TRANSIENT)
-            return made
-
-        with tracing(mesh, placement.rules):
-            model = AbstractModel.of(eval_shape(make_model))
-        parameters = parameter_names(model.variables)
-        optimizer = trainer.optimizer()
-        layout = StateLayout(
-            make_model,
-            model,
-            placement,
-            trained=trained_names(model, trainer.TRAINABLE),
-            init_optimizer=trainer.init_optimizer,
-            training=training,
-        )
+        layout = _layout(trainer, placement)
         updater = Updater(
-            model=model,
-            parameters=parameters,
-            optimizer=optimizer,
+            model=layout.model,
+            parameters=parameter_names(layout.model.variables),
+            optimizer=trainer.optimizer(),
             microbatching=microbatching,
             mesh=mesh,
             precision=training.precision,

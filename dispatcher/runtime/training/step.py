@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,11 +127,7 @@ class Updater:
         finite, such as the sum of the squares of its gradient; by default the sum of the squares of the parameter
         itself.
         """
-        numbers = checked or {name: _sum_of_squares(params[name]) for name in params}
-        number = loss.total if isinstance(loss, Mean) else 0 if loss is None else loss
-        observed = [jnp.asarray(number, jnp.float32)]
-        observed += [numbers.get(name, jnp.float32(0)) for name in sorted(params)]
-        faults = sharding.constrain(~jnp.isfinite(jnp.stack(observed)), sharding.replicated(self.mesh))
+        faults = self._faults(loss, checked or {name: _sum_of_squares(params[name]) for name in params}, sorted(params))
         new = state.replace(
             params=params,
             opt_state=opt_state,
@@ -142,6 +138,15 @@ class Updater:
             failed = jnp.any(faults)
             new = jax.tree.map(lambda old, now: jnp.where(failed, old, now), state.replace(key=0), new.replace(key=0))
         return new.replace(step=state.step + 1, key=state.key, faults=faults)
+
+    def _faults(
+        self, loss: jax.Array | Mean | None, numbers: Mapping[str, jax.Array], names: Sequence[str]
+    ) -> jax.Array:
+        """What is not finite, as `State.faults` has it: the loss, then the numbers with these names."""
+        number = loss.total if isinstance(loss, Mean) else 0 if loss is None else loss
+        observed = [jnp.asarray(number, jnp.float32), *(numbers.get(name, jnp.float32(0)) for name in names)]
+        found: jax.Array = sharding.constrain(~jnp.isfinite(jnp.stack(observed)), sharding.replicated(self.mesh))
+        return found
 
     def _averaged(self, state: State, params: Arrays) -> Arrays:
         if self.average is None:
@@ -184,20 +189,31 @@ def _accumulated(
     def changes(params: Arrays, variables: Arrays) -> Any:
         return microbatch_loss(params, variables, *first)[1][2]
 
-    # Compared in the types that compute: what a pass returns is no change only because it was converted before.
-    before = computing(state.params), computing(state.variables)
-    if steps == 1:
-        loss_total, backward, (weight, metrics, changed) = jax.vjp(
-            lambda params: microbatch_loss(params, state.variables, *first), state.params, has_aux=True
-        )
-        # Dividing the one cotangent is cheaper than dividing every gradient afterwards.
-        (gradients,) = backward(jnp.ones_like(loss_total) / _divisor(weight))
-        names = carried(changes, changed.keys(), *before, bare_arrays)
-        kept = {name: strongly_typed(changed[name]) for name in names}
-        return Gradients(gradients, Mean(loss_total, weight), metrics, kept)
+    def kept_names(changed: Mapping[str, Any]) -> list[str]:
+        # Compared in the types that compute: what a pass returns is no change only because it was converted before.
+        before = computing(state.params), computing(state.variables)
+        return carried(changes, changed.keys(), *before, bare_arrays)
 
+    if steps == 1:
+        return _of_one(microbatch_loss, state, first, kept_names)
+    return _of_several(microbatch_loss, state, microbatches, first, kept_names)
+
+
+def _of_one(microbatch_loss: Callable[..., Any], state: State, rows: Any, kept_names: Callable[..., Any]) -> Gradients:
+    loss_total, backward, (weight, metrics, changed) = jax.vjp(
+        lambda params: microbatch_loss(params, state.variables, *rows), state.params, has_aux=True
+    )
+    # Dividing the one cotangent is cheaper than dividing every gradient afterwards.
+    (gradients,) = backward(jnp.ones_like(loss_total) / _divisor(weight))
+    kept = {name: strongly_typed(changed[name]) for name in kept_names(changed)}
+    return Gradients(gradients, Mean(loss_total, weight), metrics, kept)
+
+
+def _of_several(
+    microbatch_loss: Callable[..., Any], state: State, microbatches: Any, first: Any, kept_names: Callable[..., Any]
+) -> Gradients:
     _, (_, metric_shapes, changed_shapes) = jax.eval_shape(microbatch_loss, state.params, state.variables, *first)
-    names = carried(changes, changed_shapes.keys(), *before, bare_arrays)
+    names = kept_names(changed_shapes)
 
     def accumulate(carry: Any, microbatch: Any) -> tuple[Any, None]:
         sums, kept = carry
@@ -214,7 +230,8 @@ def _accumulated(
         jax.tree.map(lambda array: jnp.zeros(array.shape, summed(array.dtype)), state.params),
     )
     start = zeros, {name: strongly_typed(state.variables[name]) for name in names}
-    ((loss, metrics, gradients), kept), _ = jax.lax.scan(accumulate, start, (microbatches, jnp.arange(steps)))
+    numbers = jnp.arange(len(jax.tree.leaves(microbatches)[0]))
+    ((loss, metrics, gradients), kept), _ = jax.lax.scan(accumulate, start, (microbatches, numbers))
     divisor = _divisor(loss.weight)
     means = jax.tree.map(lambda array, kept: (array / divisor).astype(kept.dtype), gradients, state.params)
     return Gradients(means, loss, metrics, kept)

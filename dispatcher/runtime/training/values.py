@@ -60,20 +60,25 @@ def total(name: str, value: Any, rows: int, real: jax.Array | None) -> Mean:
                 f"float[{rows}], or (totals, weights), so that padded rows do not count"
             )
         return Mean(totals.astype(jnp.float32) * rows, jnp.float32(rows))
-    weights = jnp.ones(totals.shape, jnp.float32) if weights is None else jnp.asarray(weights)
-    if totals.shape != (rows,) or weights.shape != (rows,):
-        shapes = f"{totals.dtype}{list(totals.shape)}"
-        if isinstance(value, tuple):
-            shapes = f"({shapes}, {weights.dtype}{list(weights.shape)})"
-        raise TypeError(
-            f"{name}: {shapes} for a batch of {rows} rows: expected a value for each row, float[{rows}], or totals and "
-            f"weights of each row, (float[{rows}], float[{rows}]): sum over all other axes"
-        )
+    _check_shapes(name, rows, totals, *([] if weights is None else [jnp.asarray(weights)]))
+    weights = jnp.ones(rows, jnp.float32) if weights is None else jnp.asarray(weights)
     totals, weights = totals.astype(jnp.float32), jax.lax.stop_gradient(weights.astype(jnp.float32))
     if real is not None:
         # `where`, not a product: a padded row may be NaN.
         totals, weights = jnp.where(real, totals, 0), jnp.where(real, weights, 0)
     return Mean(jnp.sum(totals), jnp.sum(weights))
+
+
+def _check_shapes(name: str, rows: int, *arrays: jax.Array) -> None:
+    """TypeError unless a value, or totals and weights, have a number for each row."""
+    if all(array.shape == (rows,) for array in arrays):
+        return
+    shown = ", ".join(f"{array.dtype}{list(array.shape)}" for array in arrays)
+    each = f"float[{rows}]"
+    raise TypeError(
+        f"{name}: {shown if len(arrays) == 1 else f'({shown})'} for a batch of {rows} rows: expected a value for each "
+        f"row, {each}, or totals and weights of each row, ({each}, {each}): sum over all other axes"
+    )
 
 
 def loss_and_metrics(returned: Any) -> tuple[Value, dict[str, Value]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -199,6 +200,7 @@ class StreamReader:
     def __init__(
         self, stream: Streamed, batch_size: int, mesh: Mesh, *, microbatches: int, position: Any = None
     ) -> None:
+        _mark_flags_parsed()
         self._rows = stream.rows if hasattr(stream.rows, "__next__") else iter(stream.rows)
         self._batch_size = batch_size
         self._mine = local_rows(batch_size, mesh)
@@ -207,7 +209,7 @@ class StreamReader:
         self._order = np.argsort(np.argsort(rows))
         if not isinstance(self._rows, RowIterator):
             raise ConfigError(
-                f"Streamed({type(self._rows).__qualname__}): it has no get_state and set_state, so a training could "
+                f"Streamed({type(stream.rows).__qualname__}): it has no get_state and set_state, so a training could "
                 "not be resumed: return a Source, or an iterator that has them"
             )
         if position is not None:
@@ -251,6 +253,13 @@ def _check_kind(position: Any, key: str, *, saved: str, now: str) -> None:
         )
 
 
+def _mark_flags_parsed() -> None:
+    """Grain's worker processes read flags of Abseil, which parses them only where its own `app.run` is the program."""
+    flags = sys.modules.get("absl.flags")
+    if flags is not None and not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+
 def make_reader(
     data: Any, batch_size: int, mesh: Mesh, *, seed: int, microbatches: int = 1, position: Any = None
 ) -> Reader:
@@ -266,7 +275,7 @@ def check_source(data: Any, where: str) -> None:
     if isinstance(data, Mapping) or not isinstance(data, Source):
         raise ConfigError(
             f"{where} is {type(data).__qualname__}: expected a Source, which has len() and [index]; arrays with one "
-            "row for each index are wrapped: Arrays({...})"
+            "row for each index are wrapped: Arrays({...}); an endless iterator of rows is a Streamed(...)"
         )
     if len(data) < 1:
         raise ConfigError(f"{where} has no rows: {type(data).__qualname__} of length 0")

@@ -219,6 +219,20 @@ def test_a_stream_goes_on_from_its_state_not_from_what_was_read_ahead(mesh: Any,
     assert rest == list(range(4, 12))
 
 
+def test_workers_of_a_stream_find_the_flags_of_abseil_parsed(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = pytest.importorskip("absl.flags")
+    fresh = flags.FlagValues()
+    flags.DEFINE_bool("worker", True, "of a worker", flag_values=fresh)
+    monkeypatch.setattr(flags, "FLAGS", fresh)
+
+    class Flagged(Counting):
+        def __next__(self) -> dict[str, Any]:
+            assert fresh.worker
+            return super().__next__()
+
+    assert taken(Streamed(Flagged()), mesh, [1])[0] == [0, 1, 2, 3]
+
+
 def test_a_stream_is_resumed_on_as_many_processes(mesh: Any) -> None:
     _, position = taken(Streamed(Counting()), mesh, [1])
     with pytest.raises(ConfigError, match="resumed on as many processes as it was saved on: 2, not 1"):

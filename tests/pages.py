@@ -27,6 +27,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleet import MAIN
@@ -121,6 +122,13 @@ def blocks(page: str) -> Iterator[Block]:
             yield Block(kind, start + 2, named[1] if named else None, comment[1] if comment else None, text)
             start = None
     assert start is None, f"the block that begins in line {start} does not end"
+
+
+def class_of_page(page: Path, name: str, **names: Any) -> Any:
+    """The class `name` as `page` writes it, in a module that has `names`."""
+    (block,) = [each for each in blocks(page.read_text(encoding="utf-8")) if f"class {name}(" in each.text]
+    exec(block.text, names)
+    return names[name]
 
 
 class Reader:

@@ -25,6 +25,8 @@ _WEAK: Final = re.compile(
     rf"|permission denied|cannot (?:open|execute|find|allocate|load)|undefined symbol|killed)\b{_NO_METRIC}",
     re.I,
 )
+# What `dispatcher job run` prints of an error that needs no traceback, such as that of a setting.
+_OWN: Final = re.compile(r"^dispatcher: (?!warning: )")
 _NO_ERROR: Final = re.compile(r"\b(?:no|without|0) (?:errors?|failures?)\b", re.I)
 # tqdm's bars, and lines that begin with progress: `step 120/1000 loss 2.3`, `[12/300]`, `Epoch 3: ...`.
 _PROGRESS: Final = re.compile(
@@ -55,7 +57,7 @@ def last_line(lines: Sequence[str]) -> str | None:
 
 
 def _looks_like_error(line: str) -> bool:
-    if _STRONG.search(line):
+    if _STRONG.search(line) or _OWN.search(line):
         return True
     return bool(_WEAK.search(line)) and not _PROGRESS.search(line) and not _NO_ERROR.search(line)
 

@@ -28,6 +28,10 @@ TRACEBACK = """Traceback (most recent call last):
         ("Segmentation fault (core dumped)\nEpoch 3: loss 0.2", "Segmentation fault (core dumped)"),
         ("KeyboardInterrupt", "KeyboardInterrupt"),
         ("panic: index out of range", "panic: index out of range"),
+        (
+            "dispatcher: training.mesh = {'data': 8}: 8 for 4 devices\nbye",
+            "dispatcher: training.mesh = {'data': 8}: 8 for 4 devices",
+        ),
     ],
 )
 def test_lines_that_look_like_an_error(log: str, expected: str) -> None:
@@ -50,6 +54,7 @@ def test_lines_that_look_like_an_error(log: str, expected: str) -> None:
         "finished with 0 errors",
         "done without error",
         "terror and errors of old",
+        "dispatcher: warning: progress cannot be reported: the disk is full",
     ],
 )
 def test_progress_is_no_error(log: str) -> None:

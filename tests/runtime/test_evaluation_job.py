@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from pages import class_of_page
 
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime.checkpoint.tree import named_leaves
@@ -24,6 +26,7 @@ from dispatcher.runtime.training.trainer import Trainer
 
 pytestmark = pytest.mark.demo
 
+PAGE = Path(__file__).parents[2] / "docs" / "trainer.md"
 CONFIG = {
     "training": {"steps": 6, "batch_size": 4, "log_every": 1, "ema": 0.8, "axis_rules": {"features": "expert"},
                  "mesh": {"expert": 1}},
@@ -113,6 +116,25 @@ def test_evaluations_of_a_checkpoint_are_those_of_the_training(trained: Any) -> 
     assert without["held_out/loss"] == pytest.approx(float((errors**2).mean()), rel=1e-4)
     assert without["held_out/loss"] != pytest.approx(row["held_out/loss"], rel=1e-4)
     assert without["largest"] != row["largest"]
+
+
+class Embed(Use):
+    def forward(self, model: Any, batch: Any) -> Any:
+        (x,) = batch.values()
+        return model.linear(x)
+
+
+def test_recall_among_all_items_as_on_the_page(trained: Any) -> None:
+    names = {"Trainer": Fits, "Embed": Embed, "cached_property": cached_property, "np": np}
+    towers = class_of_page(PAGE, "Towers", **names)
+    towers.queries, towers.items = rows(7, seed=4)["x"], rows(90, seed=5)["x"]
+    scores = expected(trained, towers.queries) @ expected(trained, towers.items).T
+    # The rank of the item of each query: four are among the first ten.
+    ranks = [0, 9, 10, 5, 89, 40, 3]
+    towers.targets = np.array([np.argsort(-row)[rank] for row, rank in zip(scores, ranks, strict=True)])
+    row = restored(type("EvaluateTowers", (EvaluationJob,), {"TRAINER": towers}), trained)()
+    assert row["items/recall_at_10"] == pytest.approx(4 / 7)
+    assert row["held_out/loss"] == trained.row["held_out/loss"]
 
 
 def test_a_best_metric_that_no_evaluation_gave_is_told_with_its_step_saved(trained: Any, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from pages import blocks
+from pages import class_of_page
 from small_trainings import CLASSES, FEATURES, Classification, Classifier, arrays, made, samples
 
 from dispatcher.errors import ConfigError
@@ -409,20 +409,13 @@ def test_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     assert all(np.isfinite(array).all() for array in arrays(job).values() if array.dtype.kind == "f")
 
 
-def of_the_page(name: str, **names: Any) -> Any:
-    """The class `name` as docs/trainer.md writes it, in a module that has `names`."""
-    (block,) = [each for each in blocks(PAGE.read_text(encoding="utf-8")) if f"class {name}(" in each.text]
-    exec(block.text, names)
-    return names[name]
-
-
 class Pair(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.generator = nnx.Linear(2, FEATURES, rngs=rngs)
         self.critic = nnx.Linear(FEATURES, 1, rngs=rngs)
 
 
-class Adversarial(of_the_page("Gan", Trainer=Classification, job=lambda _: lambda cls: cls, optax=optax)):  # type: ignore[misc]
+class Adversarial(class_of_page(PAGE, "Gan", Trainer=Classification, job=lambda _: lambda cls: cls, optax=optax)):  # type: ignore[misc]
     """The page's step of its own: two optimizers, two losses, and no loss of the whole."""
 
     BEST = None
@@ -504,14 +497,14 @@ class Residual(nnx.Module):
 
 
 def test_the_rematerialized_blocks_of_the_page_train_as_others_do(tmp_path: Path) -> None:
-    class Plain(of_the_page("Blocks", nnx=nnx, Block=Residual)):  # type: ignore[misc]
+    class Plain(class_of_page(PAGE, "Blocks", nnx=nnx, Block=Residual)):  # type: ignore[misc]
         def __call__(self, x: Any) -> Any:
             for block in self.blocks:
                 x = block(x)
             return x
 
     class Deep(Classification):
-        MODEL = of_the_page("Blocks", nnx=nnx, Block=Residual)
+        MODEL = class_of_page(PAGE, "Blocks", nnx=nnx, Block=Residual)
 
         def make_model(self, rngs: nnx.Rngs) -> Any:
             return nnx.Sequential(self.MODEL(rngs), nnx.Linear(FEATURES, CLASSES, rngs=rngs))

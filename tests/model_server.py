@@ -92,6 +92,13 @@ class Handler(BaseHTTPRequestHandler):
             while not self.server.ended.wait(0.05):
                 self.wfile.write(b" ")
 
+    def flood(self) -> None:
+        """Send chunks without an end."""
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        with contextlib.suppress(OSError):
+            while not self.server.ended.is_set():
+                self.wfile.write(b"10000\r\n" + b" " * 0x10000 + b"\r\n")
+
     def log_message(self, *words: Any) -> None:
         pass
 

@@ -25,6 +25,7 @@ from dispatcher import contract
 from dispatcher.errors import ConfigError, RequestError, StorageError, SupersededError
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.http_api.exchange import Connection, HttpRequest, IncompleteExchangeError
+from dispatcher.runtime.http_api.key import ApiKey
 from dispatcher.runtime.http_api.responses import Answer, Responses
 from dispatcher.runtime.jobs.api_prompts import ApiPrompts
 from dispatcher.runtime.launching import make_job
@@ -94,13 +95,15 @@ def test_what_has_changed_is_asked_and_nothing_else(tmp_path: Path, server: Serv
         lines = first.read_bytes().splitlines(keepends=True)
         first.write_bytes(b"".join(line for line in lines[:-1] if b'"text"' not in line) + lines[-1][:-5])
         lost = json.loads(lines[-1])["index"]
+        # One that an editor has left without the end of its line is not.
+        second.write_bytes(second.read_bytes().rstrip(b"\n"))
         job()
         assert sum(moved.times().values()) == 5, lost
         assert [path.name for path in saved(job)] == ["1.jsonl", "2.jsonl", "3.jsonl"]
         assert len(second.read_bytes().splitlines()) == 4
 
 
-def test_failures_that_pass_are_tried_again(tmp_path: Path) -> None:
+def test_failures_that_pass_are_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: dict[str, int] = {}
 
     def behave(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any] | None:
@@ -116,23 +119,31 @@ def test_failures_that_pass_are_tried_again(tmp_path: Path) -> None:
             "trickle": handler.trickle,
             "html": lambda: (200, {}, b"<html>"),
             "fault": lambda: (200, {}, {"error": {"message": "no provider"}}),
+            "nothing": lambda: (200, {}, b"null"),
+            "no choice": lambda: (200, {}, {"choices": []}),
+            "nested": lambda: (200, {}, b"[" * 100_000 + b"]" * 100_000),
+            "long": lambda: (200, {"Content-Length": str(2**40)}, b"{}"),
+            "endless": handler.flood,
         }
         return failures[asked.text]()  # type: ignore[no-any-return]
 
-    write_prompts(tmp_path, ["status", "limit", "reset", "half", "stall", "trickle", "html", "fault"])
+    texts = ["status", "limit", "reset", "half", "stall", "trickle", "html", "fault"]
+    texts += ["nothing", "no choice", "nested", "long", "endless"]
+    monkeypatch.setattr("dispatcher.runtime.http_api.exchange.MOST_BYTES", 2**22)
+    write_prompts(tmp_path, texts)
     with serving(behave) as server:
-        job = job_on(tmp_path, server, timeout_s=1.0, concurrency=8)
-        assert job() == {"answers": 8, "failed": 0}
+        job = job_on(tmp_path, server, timeout_s=1.0, concurrency=len(texts))
+        assert job() == {"answers": len(texts), "failed": 0}
         assert set(server.times().values()) == {2}
         keys = {one.text: set() for one in server.asked}
         for one in server.asked:
             keys[one.text].add(one.headers["idempotency-key"])
-        assert [len(each) for each in keys.values()] == [1] * 8
+        assert [len(each) for each in keys.values()] == [1] * len(texts)
         # The pause that the API asks for holds for all: in the second after it nothing is sent.
         limit_s = next(one.at_s for one in server.asked if one.text == "limit")
         after = [one.at_s - limit_s for one in server.asked if one.at_s > limit_s + 0.5]
         assert min(after) > 0.9
-    assert read_metrics(job.spec.result_path("metrics.jsonl"))[-1]["retries"] == 8
+    assert read_metrics(job.spec.result_path("metrics.jsonl"))[-1]["retries"] == len(texts)
 
 
 def test_an_api_that_does_not_answer_ends_the_job_and_is_asked_again_by_the_next(tmp_path: Path) -> None:
@@ -192,6 +203,13 @@ def test_the_key_is_sent_and_shows_up_nowhere(tmp_path: Path, caplog: pytest.Log
     assert any(b"Bearer <the API key>" in content for content in written)
     assert not any(secret.encode() in content for content in written)
     assert secret not in caplog.text + str(caught.value)
+
+
+def test_a_key_is_found_in_json_and_in_addresses() -> None:
+    key = ApiKey('sk-with/slash+"0123')
+    quoted = json.dumps(key.value).replace("/", "\\/")
+    for text in (key.value, json.dumps(key.value), quoted, "https://host/?key=sk-with%2Fslash%2B%220123"):
+        assert "slash" not in key.hidden(text) and b"slash" not in key.hidden(text.encode())
 
 
 def test_nothing_of_a_key_is_left_where_an_error_is_cut_off_and_a_word_is_no_key(
@@ -267,6 +285,8 @@ def test_a_configuration_is_refused_before_anything_is_sent(
         ({"key_env": "sk-abc"}, r"expected the name of an environment variable, such as OPENAI_API_KEY, not the key$"),
         ({"key_env": "NO_SUCH_KEY"}, r"api\.key_env = NO_SUCH_KEY: this variable is not set"),
         ({"headers": {"Authorization": "x"}}, "no place for a secret"),
+        ({"headers": {"Content-Length": "3"}}, "Content-Length: is computed"),
+        ({"idempotency_header": "a key"}, "api.idempotency_header = 'a key': expected a name"),
         ({"headers": {"x-team": "a\r\nb"}}, r"api\.headers: 'x-team': 'a\\r\\nb': expected a name and a value of"),
         ({"concurrency": 0, "retries": -1, "timeout_s": 0}, r"(?s)concurrency = 0.*retries = -1.*timeout_s = 0"),
     ):
@@ -327,7 +347,8 @@ class Picky(ApiPrompts):
 def test_a_mistake_in_parse_costs_one_request(tmp_path: Path, server: Server) -> None:
     write_prompts(tmp_path, [str(number) for number in range(30)])
     config = {"prompts": {"file": "prompts.jsonl"}, "api": {"url": server.url, **FAST, "concurrency": 1}}
-    with pytest.raises(RequestError, match=r"request 0 is saved, but Picky\.parse fails on it: IndexError"):
+    message = r'(?s)request 0 is saved, but Picky\.parse fails on it: IndexError.*"index": 0 from .*/1\.jsonl'
+    with pytest.raises(RequestError, match=message):
         make_job(Picky, local(tmp_path, "answers"), config)()
     assert len(server.asked) == 1
     job_on(tmp_path, server)()
@@ -355,6 +376,21 @@ def test_a_full_disk_ends_the_job_and_leaves_complete_lines(
     job()
     # Only the one whose answer could not be saved was sent twice.
     assert sorted(server.times().values()) == [1] * 8 + [2]
+
+
+def test_the_file_for_responses_is_there_before_anything_is_sent(tmp_path: Path) -> None:
+    seen: list[list[Path]] = []
+
+    def looks(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        seen.append(saved(job))
+        return answer(handler, asked)
+
+    write_prompts(tmp_path, ["a"])
+    with serving(looks) as server:
+        job = job_on(tmp_path, server, url=f"{server.url}?api-version=1")
+        job()
+        assert server.asked[0].path == "/v1/chat/completions?api-version=1"
+    assert seen == [saved(job)] != [[]]
 
 
 def test_a_superseded_attempt_sends_no_more(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

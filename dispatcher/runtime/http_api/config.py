@@ -16,6 +16,7 @@ _MOST_CONCURRENT: Final = 1024
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _HEADER_NAME: Final = re.compile(r"[!-9;-~]+")
 _HEADER_VALUE: Final = re.compile(r"[ -~]*")
+_OWN_HEADERS: Final = ("content-length", "transfer-encoding")
 # Headers that carry a secret: what is in a configuration is copied into files that everybody can read.
 _SECRET_HEADERS: Final = ("authorization", "proxy-authorization", "x-api-key", "api-key", "cookie")
 
@@ -73,9 +74,13 @@ class ApiConfig:
             yield "api.key_env: expected the name of an environment variable, such as OPENAI_API_KEY, not the key"
 
     def _header_faults(self) -> Iterator[str]:
+        if self.idempotency_header is not None and not _HEADER_NAME.fullmatch(self.idempotency_header):
+            yield f"api.idempotency_header = {self.idempotency_header!r}: expected a name of printable ASCII, or null"
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
                 yield f"api.headers: {name!r}: {value!r}: expected a name and a value of printable ASCII characters"
+            if name.lower() in _OWN_HEADERS:
+                yield f"api.headers: {name}: is computed for each request: leave it out"
             if name.lower() in _SECRET_HEADERS:
                 yield f"api.headers: {name}: the configuration is no place for a secret: use key_file or key_env"
 

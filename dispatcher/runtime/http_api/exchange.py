@@ -20,6 +20,8 @@ from dispatcher.errors import RequestError
 from dispatcher.runtime.http_api.route import open_route, routed
 
 _CONNECT_TIMEOUT_S: Final = 30.0
+# A server that does not end its response must not fill the memory.
+MOST_BYTES: Final = 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Connection:
             target, more = routed(request.url, request.target)
             connection.request("POST", target, body, {**given, **more})
             response = connection.getresponse()
-            received = response.read()
+            received = _body(response)
             names = {name.lower(): value for name, value in response.getheaders()}
             return HttpResponse(response.status, names, received)
         except ssl.SSLCertVerificationError as error:
@@ -150,7 +152,19 @@ class Connection:
             return "the server broke off in the middle of its response"
         if isinstance(error, http.client.RemoteDisconnected):
             return "the server closed the connection without a response"
-        return f"{type(error).__name__}: {error}"
+        return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _body(response: http.client.HTTPResponse) -> bytes:
+    """The complete body; HTTPException when it is too long."""
+    if response.length is None:
+        received = response.read(MOST_BYTES + 1)
+        if len(received) <= MOST_BYTES:
+            return received
+    elif response.length <= MOST_BYTES:
+        # Not with a limit: then `read` does not notice that the server broke off.
+        return response.read()
+    raise http.client.HTTPException(f"a response of more than {MOST_BYTES >> 20} MB")
 
 
 def _is_dropped(sock: socket.socket) -> bool:

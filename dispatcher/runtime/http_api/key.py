@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from typing import Any, Final
+from urllib.parse import quote
 
 from dispatcher.base.secrets import SecretError, read_line
 from dispatcher.errors import ConfigError
@@ -22,6 +24,11 @@ class ApiKey:
 
     def __init__(self, value: str) -> None:
         self.value = value
+        escaped = json.dumps(value)[1:-1]
+        # As it is, in JSON, in JSON with escaped slashes, in an address; the longest first: one may contain another.
+        self._forms = sorted(
+            {value, escaped, escaped.replace("/", "\\/"), quote(value, safe="")}, key=len, reverse=True
+        )
 
     def __repr__(self) -> str:
         return "ApiKey(...)" if self.value else "ApiKey()"
@@ -31,9 +38,13 @@ class ApiKey:
         if len(self.value) < _SHORTEST_SECRET:
             return data
         if isinstance(data, str):
-            return data.replace(self.value, _HIDDEN)
+            for form in self._forms:
+                data = data.replace(form, _HIDDEN)
+            return data
         if isinstance(data, bytes):
-            return data.replace(self.value.encode(), _HIDDEN.encode())
+            for form in self._forms:
+                data = data.replace(form.encode(), _HIDDEN.encode())
+            return data
         if isinstance(data, list):
             return [self.hidden(each) for each in data]
         if isinstance(data, dict):

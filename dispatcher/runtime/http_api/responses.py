@@ -77,14 +77,22 @@ class Responses:
         """Whether the answer to `request` is a refusal."""
         return request in self._places and self._places[request].refused
 
+    def begin(self) -> _OwnFile:
+        """Create the file of this run, before requests are sent whose answers could not be saved."""
+        with self._lock:
+            if self._own is None:
+                self._own = self._create()
+        return self._own
+
+    def path_of(self, request: str) -> Path:
+        """The file with the answer to `request`."""
+        return self._path(self._places[request].number)
+
     def add(self, index: int, request: str, answer: Answer) -> None:
         """Write an answer; when this returns, it is synced to the disk."""
         value = {"response": answer.response} if answer.error is None else {"error": answer.error}
         data = json_line({"index": index, "request": request, **value}).encode()
-        with self._lock:
-            if self._own is None:
-                self._own = self._create()
-        place = self._own.append(data, answer.error is not None)
+        place = self.begin().append(data, answer.error is not None)
         self._places[request] = place
 
     def get(self, request: str) -> Answer | None:
@@ -118,8 +126,8 @@ class Responses:
 
     def _create(self) -> _OwnFile:
         """A file that no other run has, nor will have: it is created exclusively, under the next free number."""
-        number = max(self._numbers(), default=0)
         with storing(f"{self._directory}: a file for responses cannot be created"):
+            number = max(self._numbers(), default=0)
             while True:
                 number += 1
                 try:
@@ -206,12 +214,11 @@ def _lines(path: Path, number: int) -> Iterator[tuple[str, _Place]]:
     offset = 0
     with path.open("rb") as file:
         for position, data in enumerate(file, start=1):
-            if data.endswith(b"\n") and data.strip():
-                line = _decoded(data)
-                if line is None:
-                    _log.warning("%s: line %d is damaged: its request is sent again: %.80r", path, position, data)
-                else:
-                    yield line.request, _Place(number, offset, len(data), line.error is not msgspec.UNSET)
+            line = _decoded(data) if data.strip() else None
+            if line is not None:
+                yield line.request, _Place(number, offset, len(data), line.error is not msgspec.UNSET)
+            elif data.endswith(b"\n") and data.strip():
+                _log.warning("%s: line %d is damaged: its request is sent again: %.80r", path, position, data)
             offset += len(data)
 
 
@@ -222,7 +229,7 @@ def _decoded(data: bytes) -> _Line | None:
     except msgspec.DecodeError:
         try:
             line = _decoded_by_python(data)
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, RecursionError):
             return None
     return line if (line.response is msgspec.UNSET) != (line.error is msgspec.UNSET) else None
 

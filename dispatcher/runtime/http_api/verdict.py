@@ -51,7 +51,7 @@ def judge(response: HttpResponse) -> Verdict:
     if 200 <= response.status < 300:
         try:
             return Verdict(Kind.ANSWERED, json.loads(response.body))
-        except ValueError:
+        except (ValueError, RecursionError):
             kind = response.headers.get("content-type", "no type")
             return Verdict(Kind.MAY_PASS, reason=f"a response that is not JSON ({kind}): {_quoted(response.body)}")
     if response.status >= 500 or response.status in _MAY_PASS:

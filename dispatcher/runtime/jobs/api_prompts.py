@@ -68,7 +68,7 @@ class ApiPrompts(ApiRollouts[PromptsConfig]):
 def _line(text: str, where: str) -> Mapping[str, Any]:
     try:
         line = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: not JSON: {error}") from None
     if not isinstance(line, dict) or isinstance(line.get("prompt"), str) == isinstance(line.get("messages"), list):
         raise ConfigError(f'{where}: expected {{"prompt": "..."}} or {{"messages": [...]}}, not {text:.80}')

@@ -8,6 +8,7 @@ import logging
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -85,8 +86,10 @@ class ApiRollouts(BasicJob[C], Generic[C]):
     def request(self, body: Any) -> HttpRequest:
         """The request with the body `body`, without the key: a chat completion of `api.model` by default."""
         model = {} if self.api.model is None else {"model": self.api.model}
-        url = f"{self.api.url.rstrip('/')}/chat/completions"
-        return HttpRequest(url, {**model, **self.api.parameters, **body}, self.api.headers)
+        url = urlsplit(self.api.url)
+        # Before a query such as Azure's ?api-version=...
+        url = url._replace(path=f"{url.path.rstrip('/')}/chat/completions")
+        return HttpRequest(url.geturl(), {**model, **self.api.parameters, **body}, self.api.headers)
 
     def authorization(self, key: str) -> Mapping[str, str]:
         """The headers that carry the API key."""
@@ -95,10 +98,15 @@ class ApiRollouts(BasicJob[C], Generic[C]):
     def fault(self, response: Any) -> str | None:
         """Why a response of status 200 is no answer, so that its request is tried again; None if it is one.
 
-        By default the `error` that some APIs send with status 200. Called by all threads.
+        By default the `error` that some APIs send with status 200, or that there is no choice for the default `parse`.
+        Called by all threads.
         """
         error = response.get("error") if isinstance(response, dict) else None
-        return None if error is None else json.dumps(error, ensure_ascii=False)[:_MOST_QUOTED]
+        if error is not None:
+            return json.dumps(error, ensure_ascii=False)[:_MOST_QUOTED]
+        if type(self).parse is ApiRollouts.parse and _lacks_choices(response):
+            return f"it has no choices: {response!r:.{_MOST_QUOTED}}"
+        return None
 
     def parse(self, response: Any) -> Any:
         """The row of a response, the JSON of its body: by default text and finish_reason of its first choice.
@@ -154,6 +162,7 @@ class ApiRollouts(BasicJob[C], Generic[C]):
         _log.info("%s: %d of %d requests are answered", self.spec.name, before, len(plan))
         if not missing:
             return {}
+        responses.begin()
         tasks = plan.tasks(missing, self._headers(key))
         workers = Workers(self.api, key, tasks, fault=self.fault, record=self._recorder(responses))
         self._send(workers, before, len(plan))
@@ -196,21 +205,30 @@ class ApiRollouts(BasicJob[C], Generic[C]):
             responses.add(task.index, task.hash, answer)
             if answer.error is None and not tried.is_set():
                 tried.set()
-                self._parsed(task.index, answer.response)
+                self._parsed(task.index, answer.response, responses.path_of(task.hash))
 
         return record
 
     def _rows(self, plan: Plan, responses: Responses, unanswered: Mapping[int, str]) -> Iterator[Any]:
         for index, name in enumerate(plan.hashes):
             answer = responses.get(name) or Answer(error=unanswered[index])
-            yield self._parsed(index, answer.response) if answer.error is None else self.failed(answer.error)
+            if answer.error is None:
+                yield self._parsed(index, answer.response, responses.path_of(name))
+            else:
+                yield self.failed(answer.error)
 
-    def _parsed(self, index: int, response: Any) -> Any:
+    def _parsed(self, index: int, response: Any, saved: Path) -> Any:
         try:
             return self.parse(response)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise RequestError(
                 f"the response to request {index} is saved, but {type(self).__qualname__}.parse fails on it: "
                 f"{type(error).__name__}: {error}\n  the response: {response!r:.300}\n"
-                "  correct parse and start the job again: nothing that was answered is sent again"
+                "  correct parse and start the job again: nothing that was answered is sent again. To ask for this one "
+                f'again, remove the line with "index": {index} from {saved}'
             ) from error
+
+
+def _lacks_choices(response: Any) -> bool:
+    """Whether it is nothing, or a completion without any choice; a response of another form is left to `parse`."""
+    return response is None or (isinstance(response, dict) and "choices" in response and not response["choices"])

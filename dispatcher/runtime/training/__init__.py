@@ -13,7 +13,8 @@
   evaluation   Metrics over all rows of named sources, and which checkpoint is the best.
   policy       When a training saves or leaves, decided by all processes together.
   speed        Step time, rows per second, time waited for data, MFU.
-  surroundings What the bits depend on beside code and data; divergence: errors of what is not finite.
+  surroundings What the bits depend on beside code and data; divergence: errors of what is not finite; skipped: steps
+               that are left out for that.
   config       The settings.
 
 A step. `Trainer.step(state, batch)` is traced under the mesh and the axis rules, and returns the next state and the

@@ -35,10 +35,11 @@ def step_error(
 ) -> FloatingPointError:
     """The error of the update to `step`; `faults` from CompiledTraining.fault_names, `saved` is the last checkpoint."""
     what = f"the loss is {loss}" if LOSS in faults else "a gradient is not finite"
+    data = ", and look for such numbers in the rows" if LOSS in faults else ""
     gradients = [name for name in faults if name != LOSS]
     which = f" Gradients that are not finite: {_some(gradients)}." if gradients else ""
     lower = "lower learning rate" if lr is None else f"learning rate below {lr:g}"
-    return FloatingPointError(f"{what} at step {step} of {steps}: try a {lower}.{which} {_last_good(saved)}")
+    return FloatingPointError(f"{what} at step {step} of {steps}: try a {lower}{data}.{which} {_last_good(saved)}")
 
 
 def state_error(faults: Sequence[str], step: int, steps: int, saved: str | None) -> FloatingPointError:

@@ -17,6 +17,7 @@ from dispatcher.runtime.training.compiled import Action, Block, at_step, each_st
 from dispatcher.runtime.training.data import Reader
 from dispatcher.runtime.training.evaluation import EvaluationInterrupted, check_best, is_better
 from dispatcher.runtime.training.loader import Loader
+from dispatcher.runtime.training.skipped import SkippedSteps
 from dispatcher.runtime.training.speed import PEAK_FLOPS, Stopwatch
 from dispatcher.runtime.training.values import LOSS, Mean, read
 
@@ -40,6 +41,7 @@ class Loop:
         self._log = log
         self._policy = policy
         self._watch = Stopwatch()
+        self._skipped = SkippedSteps(trainer)
         self._loader = Loader(reader, trainer.setup.mesh, ahead=self._training.prefetch)
         self._previous: tuple[int, Block] | None = None
         # The block whose steps `on_step` has not seen.
@@ -75,6 +77,8 @@ class Loop:
         if action is Action.ABORT and self._previous is not None:
             raise divergence.block_error(trainer, *self._previous)
         self._call_on_step()
+        if self._previous is not None:
+            self._skipped.see(*self._previous)
         self._previous = self._unseen = end, block
         if self._unlogged is not None:
             self._write_metrics(self._unlogged[0], self._read(*self._unlogged))
@@ -152,16 +156,19 @@ class Loop:
             raise divergence.block_error(self._trainer, end, block)
 
     def _read(self, end: int, block: Block) -> dict[str, float]:
-        """The metrics of the step `end`, the last one of `block`, and the speed since those that were read before."""
+        """The metrics of the step `end`, the last one of `block`, and since those that were read before the speed and
+        the number of skipped steps."""
+        self._skipped.see(end, block)
         means: dict[str, Mean] = jax.device_get(at_step(block.metrics, -1))
         units = float(means[LOSS].weight) if LOSS in means else float(self._training.batch_size)
-        return read(means) | self._watch.read(
+        speed = self._watch.read(
             rows=self._training.batch_size,
             units=units,
             unit=self._trainer.UNIT,
             flops=None if self._flops is None or math.isnan(self._flops) else self._flops,
             peak=self._peak(),
         )
+        return read(means) | self._skipped.read(end) | speed
 
     def _peak(self) -> float | None:
         devices = self._trainer.setup.mesh.devices.reshape(-1)

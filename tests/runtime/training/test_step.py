@@ -409,6 +409,26 @@ def test_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     assert all(np.isfinite(array).all() for array in arrays(job).values() if array.dtype.kind == "f")
 
 
+def test_steps_that_are_left_out_are_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Counted(Breaks):
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            return nnx.Linear(FEATURES, CLASSES, rngs=rngs)
+
+        def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+            # Blocks of 2 steps: the first row of a batch tells whether its step counts.
+            return jnp.where(batch["label"][0] < 2, jnp.nan, 1.0) * Classification.loss(self, model, batch, rngs)[0]
+
+    with caplog.at_level("WARNING", logger="dispatcher"):
+        job = trained(tmp_path, cls=Counted, not_finite="skip", steps=8, steps_per_call=2, log_every=4)
+    labels = [batch["label"][0] for batch in batches(job)]
+    expected = [sum(label < 2 for label in part) for part in (labels[:4], labels[4:])]
+    assert 0 < sum(expected) < 8
+    assert [line["skipped"] for line in lines(job)] == expected
+    said = [record.getMessage() for record in caplog.records if "not finite" in record.getMessage()]
+    assert len(said) == sum(count > 0 for count in expected)
+    assert f"in {max(expected)} steps, which changed nothing" in "\n".join(said)
+
+
 class Pair(nnx.Module):
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.generator = nnx.Linear(2, FEATURES, rngs=rngs)

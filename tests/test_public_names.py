@@ -308,6 +308,7 @@ Trainer.start_from(self) -> Mapping[str, Any]
 Trainer.step(self, state: State, batch: Any) -> tuple[State, Mapping[str, Mean]]
 Trainer.step_flops(self, batch: Any, steps: int) -> float | None
 Trainer.update(self, batch: Any) -> dict[str, float]
+Trainer.uses_best(self, evaluated: Mapping[str, float]) -> bool
 Trainer.CONFIG: type[Any]
 Trainer.TRAINABLE: ClassVar[nnx.filterlib.Filter]
 Trainer.BEST: ClassVar[tuple[str, Literal['min', 'max']] | None]

@@ -11,6 +11,7 @@ from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.jobs.inference_config import InferenceConfig, mesh_sizes, rows_at_once
 from dispatcher.runtime.jobs.restoreable import RestoreableJob
 from dispatcher.runtime.training.config import Microbatching, TrainingConfig
+from dispatcher.runtime.training.evaluation import numbers
 from dispatcher.runtime.training.model_arrays import kept_arrays, load_arrays
 from dispatcher.runtime.training.placement import batch_shards, make_mesh
 from dispatcher.runtime.training.trainer import Trainer
@@ -60,7 +61,7 @@ class EvaluationJob(RestoreableJob[C], Generic[C]):
     def run(self) -> Row:
         if self.trainer.state is None:
             raise UsageError(f"{self.spec.name}: there is no model yet: restore a checkpoint first")
-        return {"step": self.trainer.steps_done, **self.trainer.evaluated()}
+        return {"step": self.trainer.steps_done, **numbers(self.trainer.evaluated())}
 
     def _make_trainer(self) -> Trainer[Any, Any]:
         with configuration(self._config or {}):

@@ -26,7 +26,7 @@ class EvaluationInterrupted(Exception):  # control flow, not a failure
 
 
 class Evaluator:
-    """Evaluates arrays of a model on the sources of `evaluations`, in batches of `rows` rows.
+    """Evaluates arrays of a model on `sources`, those of the hook `evaluations`, in batches of `rows` rows.
 
     `is_exiting` is asked before each batch, and ends an evaluation with EvaluationInterrupted.
     """
@@ -34,14 +34,14 @@ class Evaluator:
     def __init__(
         self,
         compiled: CompiledTraining,
-        evaluations: Mapping[str, Any],
+        sources: Mapping[str, Any],
         mesh: Mesh,
         rows: int,
         *,
         is_exiting: Callable[[], bool] = lambda: False,
     ) -> None:
         self._compiled = compiled
-        self._evaluations = evaluations
+        self.sources = sources
         self._mesh = mesh
         self._rows = rows
         self.is_exiting = is_exiting
@@ -50,7 +50,7 @@ class Evaluator:
         """The means over all rows, by `EVALUATION/METRIC`."""
         return {
             f"{name}/{metric}": value
-            for name, source in self._evaluations.items()
+            for name, source in self.sources.items()
             for metric, value in self.means(model, source).items()
         }
 
@@ -88,7 +88,7 @@ class Evaluator:
     def names(self) -> list[str]:
         """What an evaluation gives, by `EVALUATION/METRIC`; one row of each source is read, and nothing is computed."""
         found = []
-        for name, source in self._evaluations.items():
+        for name, source in self.sources.items():
             rows = self._batch_rows(source)
             batch = shapes_of_rows(read_batch(source, np.zeros(1, np.int64)), rows)
             metrics = self._compiled.metric_names(batch, padded=bool(len(source) % rows))
@@ -101,14 +101,23 @@ def check_best(best: Best | None, names: list[str]) -> None:
     unknown."""
     if best is None:
         return
-    metric, direction = best
-    if direction not in ("min", "max"):
-        raise ConfigError(f"BEST = {best!r}: expected 'min' or 'max' after the metric")
-    if names and metric not in names:
+    if isinstance(best, str) or len(best) != 2 or best[1] not in ("min", "max"):
+        raise ConfigError(f"BEST = {best!r}: expected a metric and 'min' or 'max': ('held_out/loss', 'min'), or None")
+    if names and best[0] not in names:
         raise ConfigError(
-            f"BEST = {best!r}: no evaluation gives {metric!r}{nearest(metric, names)}: expected one of "
-            f"{', '.join(names)}, or None (a metric that is not computed each time is NaN the other times)"
+            f"BEST = {best!r}: no evaluation gives {best[0]!r}{nearest(best[0], names)}, or None "
+            "for no best checkpoint (a metric that is not computed each time is NaN the other times)"
         )
+
+
+def numbers(evaluated: Mapping[str, Any]) -> dict[str, float]:
+    """The metrics that `evaluated` returned, as numbers; TypeError names one that is no single number."""
+    for name, value in evaluated.items():
+        array = np.asarray(value)
+        if array.ndim or array.dtype.kind not in "biuf":
+            seen = f"an array {list(array.shape)}" if array.ndim else type(value).__name__
+            raise TypeError(f"evaluated(): {name!r} is {seen}: expected a single number")
+    return {name: float(value) for name, value in evaluated.items()}
 
 
 def is_better(best: Best, value: float, than: float | None) -> bool:

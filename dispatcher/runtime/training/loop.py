@@ -15,7 +15,7 @@ from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.training import divergence
 from dispatcher.runtime.training.compiled import Action, Block, at_step, each_step
 from dispatcher.runtime.training.data import Reader
-from dispatcher.runtime.training.evaluation import EvaluationInterrupted, check_best, is_better
+from dispatcher.runtime.training.evaluation import EvaluationInterrupted, check_best, is_better, numbers
 from dispatcher.runtime.training.loader import Loader
 from dispatcher.runtime.training.skipped import SkippedSteps
 from dispatcher.runtime.training.speed import PEAK_FLOPS, Stopwatch
@@ -121,16 +121,18 @@ class Loop:
         """Evaluate, log the result together with `metrics`, save a new best checkpoint."""
         trainer = self._trainer
         try:
-            evaluated = trainer.evaluated()
+            evaluated = numbers(trainer.evaluated())
         except EvaluationInterrupted:
             # The step is saved, and the next attempt starts with its evaluation.
             self._exit_saved()
         self._write_metrics(trainer.steps_done, metrics | evaluated)
         best = trainer.BEST
-        if best is None or not evaluated:
+        if best is None or not trainer.uses_best(evaluated):
             return
         check_best(best, list(evaluated))
         value = evaluated[best[0]]
+        if not math.isfinite(value) and trainer.main_process():
+            _log.warning("%s: step %d: %s is %s, never the best", trainer.spec.name, trainer.steps_done, best[0], value)
         if is_better(best, value, None if trainer.best is None else trainer.best[1]):
             trainer.best = (trainer.steps_done, value)
             self._save(name=BEST_NAME)

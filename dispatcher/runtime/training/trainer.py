@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from flax import nnx
 
-from dispatcher.errors import UsageError
+from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
 from dispatcher.runtime.configuration import configure
@@ -281,13 +281,10 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     def prepare_on(self, mesh: Any, microbatching: Microbatching) -> None:
         """As `prepare`, on this mesh and with these microbatches."""
         self._setup = setup = Setup.of(self, mesh, microbatching)
-        sources = dict(self.evaluations())
-        for name, source in sources.items():
-            check_source(source, f"evaluations()[{name!r}]")
-        self._evaluator = Evaluator(setup.compiled, sources, mesh, microbatching.microbatch_size)
+        self._evaluator = Evaluator(setup.compiled, self._sources(), mesh, microbatching.microbatch_size)
+        names = self._evaluator.names()
         # An extended `evaluated` has metrics that nobody knows before.
-        known = self.BEST is not None and type(self).evaluated is Trainer.evaluated
-        check_best(self.BEST, self._evaluator.names() if known else [])
+        check_best(self.BEST, names if type(self).evaluated is Trainer.evaluated else [])
         if self.main_process():
             _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table())
 
@@ -352,7 +349,7 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     @property
     def reads_each_step(self) -> bool:
         """Whether `on_step` is replaced, so that the metrics of each step are read."""
-        return type(self).on_step is not Trainer.on_step
+        return getattr(self.on_step, "__func__", None) is not Trainer.on_step
 
     @property
     def configuration_in_force(self) -> Any:
@@ -364,6 +361,10 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         state = self.live_state
         averaged = {name: array.astype(state.params[name].dtype) for name, array in state.ema.items()}
         return state.params | averaged | state.variables
+
+    def uses_best(self, evaluated: Mapping[str, float]) -> bool:
+        """Whether an evaluation has to give BEST: without `evaluations` its default means nothing."""
+        return bool(evaluated) and (self.BEST != Trainer.BEST or bool(self.evaluator.sources))
 
     def run_block(self, batch: Any, steps: int, requested: jax.Array) -> Block:
         """Make `steps` steps on a batch that is on the devices."""
@@ -413,6 +414,14 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     def _latest_url(self) -> str | None:
         latest = type(self).latest(self.spec)
         return None if latest is None else latest.url
+
+    def _sources(self) -> dict[str, Source]:
+        found = self.evaluations()
+        if not isinstance(found, Mapping):
+            raise ConfigError(f"evaluations() is {type(found).__name__}: expected sources by name, {{name: Source}}")
+        for name, source in found.items():
+            check_source(source, f"evaluations()[{name!r}]")
+        return dict(found)
 
     def _reader(self) -> Reader:
         return make_reader(

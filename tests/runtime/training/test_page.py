@@ -30,6 +30,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "trainer.md").read_text(encoding="u
 INTERNAL = {
     "axis_rules", "config_classes", "configuration_in_force", "done", "hold_model", "known_schedule", "last_saved",
     "prepare", "prepare_on", "probe_batch_size", "reads_each_step", "run_block", "save_state", "step_flops",
+    "uses_best",
 }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from dispatcher.errors import ConfigError
 from dispatcher.runtime.configuration import field
 from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training.data import Arrays, read_batch
+from dispatcher.runtime.training.evaluation import check_best, numbers
 from dispatcher.runtime.training.order import rows_at
 from dispatcher.runtime.training.trainer import Trainer
 from dispatcher.runtime.training.values import Mean
@@ -259,9 +261,45 @@ def test_the_metric_of_the_best_is_looked_up_before_the_first_step(tmp_path: Pat
         BEST = ("held_out/acuracy", "max")
 
     job = made(tmp_path, cls=Wrong)
-    with pytest.raises(ConfigError, match=r"did you mean 'held_out/accuracy'\?.*: expected one of held_out/accuracy"):
+    with pytest.raises(ConfigError, match=r"'held_out/acuracy' \(did you mean 'held_out/accuracy'\?\), or None"):
         job()
     assert job.state is None
+
+
+def test_what_evaluated_adds_without_evaluations_needs_no_best(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Watched(Classification):
+        BEST: Any = Trainer.BEST
+
+        def evaluations(self) -> Any:
+            return {}
+
+        def evaluated(self) -> dict[str, float]:
+            return {**super().evaluated(), "energy": np.float32(math.nan)}
+
+    job = made(tmp_path, "watched", Watched, steps=1)
+    seen: list[int] = []
+    # As in a notebook.
+    job.on_step = lambda step, metrics: seen.append(step)
+    assert "best_step" not in job()
+    assert seen == [1]
+    assert "never the best" not in caplog.text
+    Watched.BEST = ("energy", "min")
+    assert "best_step" not in trained(tmp_path, "watched", Watched, steps=2).result()
+    assert "watched: step 2: energy is nan, never the best" in caplog.text
+
+
+@pytest.mark.parametrize("value, seen", [(np.ones(3), r"an array \[3\]"), ("low", "str"), (None, "NoneType")])
+def test_what_evaluated_adds_are_numbers(value: Any, seen: str) -> None:
+    with pytest.raises(TypeError, match=rf"evaluated\(\): 'energy' is {seen}: expected a single number"):
+        numbers({"loss": 1, "energy": value})
+
+
+@pytest.mark.parametrize("best", ["held_out/loss", ("held_out/loss", "lower"), ("held_out/loss",)])
+def test_the_best_is_a_metric_and_a_direction(best: Any) -> None:
+    with pytest.raises(ConfigError, match=r"expected a metric and 'min' or 'max': \('held_out/loss', 'min'\), or None"):
+        check_best(best, [])
 
 
 def test_what_is_trained_is_any_filter(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from dispatcher.errors import ConfigError, RequestError, StorageError, Supersede
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.http_api.exchange import Connection, HttpRequest, IncompleteExchangeError
 from dispatcher.runtime.http_api.key import ApiKey
+from dispatcher.runtime.http_api.pace import Pace
 from dispatcher.runtime.http_api.responses import Answer, Responses
 from dispatcher.runtime.jobs.api_prompts import ApiPrompts
 from dispatcher.runtime.launching import make_job
@@ -263,6 +264,10 @@ def test_a_thread_that_comes_back_after_the_end_writes_and_sends_nothing(tmp_pat
     responses = Responses(tmp_path / "responses")
     responses.add(0, "a", Answer("one"))
     responses.close()
+    # Of two lines for one request the first counts.
+    (tmp_path / "responses" / "2.jsonl").write_text('{"index": 0, "request": "a", "response": "two"}\n')
+    with Responses(tmp_path / "responses") as both:
+        assert both.get("a") == Answer("one")
     # The descriptor of this file has the number that the file of responses had.
     with (tmp_path / "other").open("w"), pytest.raises(StorageError, match="after the job had ended"):
         responses.add(1, "b", Answer("two"))
@@ -296,6 +301,33 @@ def test_a_configuration_is_refused_before_anything_is_sent(
     with pytest.raises(ConfigError, match=r"prompts\.jsonl, line 2: expected"):
         job_on(tmp_path, server)()
     assert not server.asked
+
+
+def test_a_pause_that_the_api_asks_for_holds_for_all_threads() -> None:
+    pace = Pace(None, threading.Event())
+    began_s = time.monotonic()
+    pace.pause(0.3)
+    assert pace.wait()
+    assert time.monotonic() - began_s >= 0.3
+
+
+def test_a_redirect_ends_the_job_and_is_not_followed(tmp_path: Path) -> None:
+    def moved(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        return 307, {"Location": "http://elsewhere.invalid/v1"}, {}
+
+    write_prompts(tmp_path, ["a", "b"])
+    with serving(moved) as server:
+        with pytest.raises(RequestError, match=r"HTTP 307: the API has moved to http://elsewhere\.invalid/v1: correct"):
+            job_on(tmp_path, server, on_error="record", concurrency=1)()
+        assert len(server.asked) == 1
+
+
+def test_two_jobs_do_not_share_an_answer_of_the_api(tmp_path: Path, server: Server) -> None:
+    write_prompts(tmp_path, ["a"])
+    config = {"prompts": {"file": "prompts.jsonl"}, "api": {"url": server.url, **FAST}}
+    for name in ("one", "other"):
+        make_job(ApiPrompts, local(tmp_path, name), config)()
+    assert len({one.headers["idempotency-key"] for one in server.asked}) == 2
 
 
 def test_requests_are_spaced_by_the_rate(tmp_path: Path, server: Server) -> None:
@@ -393,11 +425,30 @@ def test_the_file_for_responses_is_there_before_anything_is_sent(tmp_path: Path)
     assert seen == [saved(job)] != [[]]
 
 
-def test_a_superseded_attempt_sends_no_more(tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = tmp_path / "attempt"
-    attempt.mkdir()
-    for name, value in (("JOB_ID", "answers"), ("ATTEMPT", "1"), ("ATTEMPT_DIR", str(attempt))):
+@pytest.fixture
+def attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The directory of the attempt that this process is."""
+    directory = tmp_path / "attempt"
+    directory.mkdir()
+    for name, value in (("JOB_ID", "answers"), ("ATTEMPT", "1"), ("ATTEMPT_DIR", str(directory))):
         monkeypatch.setenv(getattr(contract, name), value)
+    return directory
+
+
+def test_a_superseded_attempt_writes_no_results(tmp_path: Path, attempt: Path) -> None:
+    def late(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
+        (attempt / contract.SUPERSEDED_FILE).write_text("")
+        return answer(handler, asked)
+
+    write_prompts(tmp_path, ["a"])
+    with serving(late) as server:
+        job = job_on(tmp_path, server)
+        with pytest.raises(SupersededError):
+            job()
+    assert saved(job) and not job.spec.result_path("answers.jsonl").exists()
+
+
+def test_a_superseded_attempt_sends_no_more(tmp_path: Path, server: Server, attempt: Path) -> None:
     write_prompts(tmp_path, [str(number) for number in range(500)])
     job = job_on(tmp_path, server, requests_per_minute=1200)
     threading.Timer(0.3, lambda: (attempt / contract.SUPERSEDED_FILE).write_text("")).start()
@@ -515,11 +566,12 @@ def test_a_preempted_job_waits_for_what_is_in_flight(tmp_path: Path) -> None:
 
     def held(handler: Handler, asked: Asked) -> tuple[int, Mapping[str, str], Any]:
         hold.wait(60)
-        return answer(handler, asked)
+        # One fails, which is no reason to give it up: there is a next attempt.
+        return (503, {}, {}) if asked.text == "0" and server.times()["0"] == 1 else answer(handler, asked)
 
     write_prompts(tmp_path, [str(number) for number in range(20)])
     with serving(held) as server:
-        runs = Runs(tmp_path, server, concurrency=4)
+        runs = Runs(tmp_path, server, concurrency=4, retries=0)
         try:
             child = runs.begin()
             wait_until(lambda: len(server.asked) == 4, "four requests in flight", 60)
@@ -527,10 +579,10 @@ def test_a_preempted_job_waits_for_what_is_in_flight(tmp_path: Path) -> None:
             time.sleep(0.2)
             hold.set()
             assert runs.end() == contract.EXIT_PREEMPTED
-            assert len(indices_saved(tmp_path)) == len(server.asked) == 4
+            assert (len(indices_saved(tmp_path)), len(server.asked)) == (3, 4)
             runs.begin()
             assert runs.end() == 0
-            assert set(server.times().values()) == {1}
+            assert server.times() == {str(number): 2 if number == 0 else 1 for number in range(20)}
         finally:
             hold.set()
             runs.close()

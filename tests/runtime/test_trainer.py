@@ -83,6 +83,7 @@ def test_the_row_of_results(forty: Any) -> None:
     assert row["steps"] == 40
     assert row["best_held_out/loss"] == forty.best[1]
     assert {"loss", "held_out/loss", "grad_norm", "lr"} < row.keys()
+    assert not [name for name in row if name.startswith("speed/")]
 
 
 def test_what_is_done_is_not_done_again(forty: Any) -> None:
@@ -141,12 +142,13 @@ def test_only_what_is_trainable_changes_and_it_starts_from_what_it_is_given(tmp_
         def start_from(self) -> dict[str, Any]:
             return {"norm/scale": np.full(16, 3.0, np.float32), "embedding/embedding": np.zeros((16, 16), np.float32)}
 
-    job = made(tmp_path, cls=OnlyScales, steps=2)
+    job = made(tmp_path, cls=OnlyScales, steps=2, ema=0.9)
     job.begin()
     frozen = {name: np.asarray(array) for name, array in job.live_state.variables.items()}
     assert set(job.live_state.params) == {"norm/scale"}
     assert (frozen["embedding/embedding"] == 0).all()
     np.testing.assert_array_equal(job.live_state.params["norm/scale"], 3.0)
+    np.testing.assert_array_equal(job.live_state.ema["norm/scale"], 3.0)
     job()
     assert all(
         np.asarray(array).tobytes() == frozen[name].tobytes() for name, array in job.live_state.variables.items()
@@ -327,6 +329,16 @@ def test_a_state_that_is_broken_is_not_saved(tmp_path: Path) -> None:
     # Nobody reads what this step has measured, but the next step is told.
     with pytest.raises(FloatingPointError, match="the loss is nan at step 2 of 40"):
         job()
+    assert type(job).checkpoints(job.spec) == []
+
+
+def test_an_optimizers_state_that_is_not_a_number_is_not_saved(tmp_path: Path) -> None:
+    job = made(tmp_path, cls=Silent)
+    job.begin()
+    state = job.live_state
+    job.state = state.replace(opt_state=jax.tree.map(lambda leaf: leaf * float("nan"), state.opt_state))
+    with pytest.raises(FloatingPointError, match=r"not finite after step 0 of 40: optimizer/"):
+        job.save_state()
     assert type(job).checkpoints(job.spec) == []
 
 

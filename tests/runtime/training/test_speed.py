@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from importlib.metadata import version
 from pathlib import Path
@@ -66,6 +67,26 @@ def test_the_stopwatch_leaves_out_pauses() -> None:
     now[0] += 1
     assert watch.read(**{**words, "peak": None})["speed/step_s"] == 1
     assert "speed/mfu" not in watch.read(**{**words, "peak": None})
+
+
+def test_evaluations_and_saves_are_no_part_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 0.25
+        return now[0]
+
+    class Slow(Classification):
+        def evaluated(self) -> dict[str, float]:
+            now[0] += 1000
+            return super().evaluated()
+
+    monkeypatch.setattr(loop, "Stopwatch", functools.partial(Stopwatch, clock=clock))
+    job = made(tmp_path, cls=Slow, steps=4, eval_every=1)
+    job()
+    times_s = [line["speed/step_s"] for line in read_metrics(job.spec.result_path("metrics.jsonl"))]
+    assert len(times_s) == 4
+    assert max(times_s) < 10
 
 
 def test_speeds_and_the_use_of_a_known_chip_and_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,19 @@ def test_microbatches_of_other_weights_add_up_to_the_batch(tmp_path: Path) -> No
         np.testing.assert_allclose(array, parts.live_state.params[name], rtol=1e-4, atol=1e-6)
 
 
+def test_each_step_and_each_microbatch_has_random_keys_of_its_own(tmp_path: Path) -> None:
+    class Noisy(Weighted):
+        def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+            noise = jnp.full(len(batch["x"]), jax.random.uniform(rngs.noise()))
+            return super().loss(model, batch, rngs)[0], {"noise": noise, "square": noise**2}
+
+    job = made(tmp_path, cls=Noisy, per_device_batch_size=2)
+    first, second = (job.update(samples(8, seed=0)) for _ in range(2))
+    assert abs(first["noise"] - second["noise"]) > 1e-4
+    # Their variance over the four microbatches.
+    assert first["square"] - first["noise"] ** 2 > 1e-4
+
+
 class Clipped(Weighted):
     """The optimizer of the configuration."""
 
@@ -589,6 +602,13 @@ def test_a_metric_of_a_step_is_a_single_number(tmp_path: Path) -> None:
         def step(self, state: Any, batch: Any) -> tuple[Any, Mapping[str, Any]]:
             return state, {"each": Mean(jnp.float32(1), batch["x"])}
 
+    class Still(Adversarial):
+        def step(self, state: Any, batch: Any) -> tuple[Any, Mapping[str, Any]]:
+            return state, {"nothing": 0.0}
+
+    still = made(tmp_path, cls=Still)
+    still.update(samples(8, seed=0))
+    assert int(still.live_state.step) == 1
     for cls in (Wrong, WrongMean):
         with pytest.raises(TypeError, match=r"each: float32\[8, 8\] as a metric of a step: expected a single number"):
             made(tmp_path, cls=cls).update(samples(8, seed=0))

@@ -87,13 +87,14 @@ def test_a_save_that_something_else_has_made_puts_the_next_one_off(
 
 @pytest.mark.slow
 def test_processes_save_at_the_same_step_when_the_time_of_one_has_come(tmp_path: Path, jax_cache: Path) -> None:
-    words = {"steps": 12, "save_interval": 0.05, "eval_every": None, "keep": 1000, "per_device_batch_size": 2}
+    # Enough steps for several saves, of which none begins while another is in progress.
+    words = {"steps": 100, "save_interval": 0.05, "eval_every": None, "keep": 1000, "per_device_batch_size": 2}
     address = f"127.0.0.1:{free_port()}"
     pair = [Attempt(tmp_path, jax_cache, 1, tiny_entry(**words), **one_of_two(address, number)) for number in range(2)]
     assert [attempt.end() for attempt in pair] == [0, 0]
     saved = sorted(path.parent.name for path in tmp_path.glob("runs/checkpoints/*/*/tiny/step-*/manifest.json"))
     assert len(saved) > 2
-    assert saved[-1] == "step-00000012"
+    assert saved[-1] == "step-00000100"
 
 
 @pytest.mark.parametrize("value", ["10", "soon", 0, -1.0, True])

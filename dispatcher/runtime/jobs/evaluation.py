@@ -72,7 +72,7 @@ class EvaluationJob(RestoreableJob[C], Generic[C]):
         sizes = mesh_sizes(self.inference.mesh, training.mesh, trainer.axis_rules)
         mesh = make_mesh(trainer.topology, sizes, where="inference.mesh")
         rows = self.inference.batch_size or _rows(training, batch_shards(mesh))
-        trainer.prepare_on(mesh, Microbatching(1, rows_at_once(rows, batch_shards(mesh))))
+        trainer.prepare_on(mesh, Microbatching(1, rows_at_once(rows, batch_shards(mesh))), trains=False)
         return trainer
 
 

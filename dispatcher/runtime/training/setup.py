@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 from tabulate import tabulate
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, eval_shape
+from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, Arrays, eval_shape
 from dispatcher.runtime.training.compiled import CompiledTraining, StateLayout
 from dispatcher.runtime.training.config import Microbatching
 from dispatcher.runtime.training.placement import Placement, placed, tracing
@@ -91,19 +91,28 @@ class Setup:
         )
         return cls(mesh, placement, layout, updater, compiled, microbatching)
 
-    def table(self) -> str:
-        """The arrays of the model and of the optimizer: name, shape, type, partition spec, bytes on each device."""
+    def table(self, *, trains: bool = True) -> str:
+        """The arrays of the model: name, shape, type, partition spec, bytes on each device; for a training those that
+        are not trained apart, and the bytes of the optimizer's state."""
         state = self.layout.abstract
-        lines = placed(state.params | state.variables)
-        optimizer = {
-            f"optimizer{jax.tree_util.keystr(path, simple=True, separator='/')}": leaf
-            for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
-        }
-        rows = [
-            [line.name + (f" x{line.count}" if line.count > 1 else ""), list(line.shape), line.dtype, line.spec,
-             f"{line.bytes_per_device:,}"]
-            for line in lines
-        ]  # fmt: skip
-        rows.append(["optimizer", "", "", "", f"{sum(line.bytes_per_device for line in placed(optimizer)):,}"])
+        if trains:
+            others = _rows(state.variables)
+            rows = _rows(state.params) + ([["not trained:"], *others] if others else [])
+            optimizer = {
+                f"optimizer{jax.tree_util.keystr(path, simple=True, separator='/')}": leaf
+                for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
+            }
+            rows.append(["optimizer", "", "", "", f"{sum(line.bytes_per_device for line in placed(optimizer)):,}"])
+        else:
+            rows = _rows(state.model)
         headers = ["array", "shape", "type", "sharded over", "bytes per device"]
         return tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 4 + ("right",))
+
+
+def _rows(arrays: Arrays) -> list[list[Any]]:
+    """The rows of the table for arrays of the model."""
+    return [
+        [line.name + (f" x{line.count}" if line.count > 1 else ""), list(line.shape), line.dtype, line.spec,
+         f"{line.bytes_per_device:,}"]
+        for line in placed(arrays)
+    ]  # fmt: skip

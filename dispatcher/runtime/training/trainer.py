@@ -278,15 +278,15 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
         microbatching = self._choose_microbatching(batch_shards(mesh))
         self.prepare_on(mesh, microbatching)
 
-    def prepare_on(self, mesh: Any, microbatching: Microbatching) -> None:
-        """As `prepare`, on this mesh and with these microbatches."""
+    def prepare_on(self, mesh: Any, microbatching: Microbatching, *, trains: bool = True) -> None:
+        """As `prepare`, on this mesh and with these microbatches; `trains`: false to evaluate only."""
         self._setup = setup = Setup.of(self, mesh, microbatching)
         self._evaluator = Evaluator(setup.compiled, self._sources(), mesh, microbatching.microbatch_size)
         names = self._evaluator.names()
         # An extended `evaluated` has metrics that nobody knows before.
         check_best(self.BEST, names if type(self).evaluated is Trainer.evaluated else [])
         if self.main_process():
-            _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table())
+            _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table(trains=trains))
 
     def begin(self) -> None:
         """Prepare, and make the state unless one was restored."""

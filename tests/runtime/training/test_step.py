@@ -326,6 +326,13 @@ def test_what_is_trained_is_any_filter(tmp_path: Path) -> None:
     job.begin()
     before = {name: np.asarray(array) for name, array in job.live_state.model.items() if "key" not in name}
     assert set(job.live_state.params) == {"output/kernel", "output/bias"}
+    first = [line.split()[0] for line in job.setup.table().splitlines()[2:]]
+    assert first[:3] == ["output/bias", "output/kernel", "not"]
+    assert {"norm/mean", "hidden/kernel"} < set(first[3:-1])
+    assert first[-1] == "optimizer"
+    assert {*first} - {"not", "optimizer"} == {
+        line.split()[0] for line in job.setup.table(trains=False).splitlines()[2:]
+    }
     job()
     changed = {name for name, array in before.items() if np.any(array != np.asarray(job.live_state.model[name]))}
     assert changed == {"output/kernel", "output/bias", "norm/mean", "norm/var", "dropout/rngs/count"}

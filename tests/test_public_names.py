@@ -293,7 +293,7 @@ Trainer.model_to_evaluate(self) -> Arrays
 Trainer.on_step(self, step: int, metrics: Mapping[str, float]) -> None
 Trainer.optimizer(self) -> optax.GradientTransformation
 Trainer.prepare(self) -> None
-Trainer.prepare_on(self, mesh: Any, microbatching: Microbatching) -> None
+Trainer.prepare_on(self, mesh: Any, microbatching: Microbatching, *, trains: bool = True) -> None
 Trainer.probe_batch_size(self, per_device: int, accumulation_steps: int) -> None
 Trainer.reads_each_step
 Trainer.restore_from_path(self, rel_path: str) -> None

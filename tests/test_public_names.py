@@ -218,6 +218,7 @@ class InferenceJob(RestoreableJob)
 InferenceJob.__init__(self, spec: Any) -> None
 InferenceJob.arrays
 InferenceJob.checkpoint_classes(cls) -> tuple[type[Any], ...]
+InferenceJob.config(cls) -> type[Any] | Sequence[type[Any]]
 InferenceJob.config_classes(cls) -> tuple[type[Any], ...]
 InferenceJob.forward(self, model: M, batch: Any) -> Any
 InferenceJob.from_trainer(cls, trainer: Trainer[Any, M]) -> Self

@@ -118,7 +118,12 @@ def test_evaluations_of_a_checkpoint_are_those_of_the_training(trained: Any) -> 
     assert without["largest"] != row["largest"]
 
 
-class Embed(Use):
+class Embed(InferenceJob[Any, Regression]):
+    MODEL = Regression
+
+    def run(self) -> None:
+        return None
+
     def forward(self, model: Any, batch: Any) -> Any:
         (x,) = batch.values()
         return model.linear(x)

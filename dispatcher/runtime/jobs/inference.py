@@ -54,7 +54,8 @@ class InferenceSetup:
 
 
 class InferenceJob(RestoreableJob[C], Generic[C, M]):
-    """A job that uses a model and trains nothing. The user writes MODEL or `make_model`, `config`, `forward`, `run`:
+    """A job that uses a model and trains nothing. The user writes MODEL or `make_model`, `forward`, `run`,
+    and `config` if the job has settings of its own:
 
         @job("lab/classify")
         class Classify(InferenceJob[ClassifyConfig, Classifier]):
@@ -109,6 +110,11 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
         return () if config is None else (config,)
 
     # What a user writes or replaces.
+
+    @classmethod
+    def config(cls) -> type[Any] | Sequence[type[Any]]:
+        """The dataclass of the job's own settings; none by default."""
+        return ()
 
     def make_model(self, rngs: nnx.Rngs) -> M:
         """The model whose arrays are restored, as the trainer makes it; its own arrays are never computed."""

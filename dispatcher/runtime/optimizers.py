@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import optax
 from optax.contrib import MuonDimensionNumbers, muon
 
+from dispatcher.errors import ConfigError
 from dispatcher.runtime.configuration import field
 
 # The last part of the names of tables of vectors, for which Muon is not meant.
@@ -30,6 +32,22 @@ class OptimizerConfig:
     weight_decay: float = field("optimization/weight_decay", default=0.01)
     max_grad_norm: float | None = field("optimization/max_grad_norm", default=1.0)
     momentum: float = field("optimization/momentum", default=0.95)
+
+    def __post_init__(self) -> None:
+        faults = [
+            f"optimization.{name} = {getattr(self, name)}: expected a fraction, from 0 to less than 1"
+            for name in ("b1", "b2", "momentum")
+            if not 0 <= getattr(self, name) < 1
+        ]
+        faults += [
+            f"optimization.{name} = {getattr(self, name)}: expected a number, 0 or more"
+            for name in ("eps", "weight_decay")
+            if not 0 <= getattr(self, name) < math.inf
+        ]
+        if self.max_grad_norm is not None and not 0 < self.max_grad_norm < math.inf:
+            faults.append(f"optimization.max_grad_norm = {self.max_grad_norm}: expected a number above 0, or null")
+        if faults:
+            raise ConfigError("\n".join(faults))
 
 
 def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.GradientTransformation:

@@ -36,7 +36,12 @@ class AbstractModel:
         # Caches and intermediates are no state of a model: they belong to one pass, or to one generation.
         nnx.pop(model, TRANSIENT)
         graphdef, state = nnx.split(model)
-        found = {name_of(path): (path, variable) for path, variable in nnx.to_flat_state(state)}
+        flat = list(nnx.to_flat_state(state))
+        found = {name_of(path): (path, variable) for path, variable in flat}
+        if len(found) < len(flat):
+            names = [name_of(path) for path, _ in flat]
+            twice = sorted(name for name in found if names.count(name) > 1)
+            raise ModelStateError([f"{name}: the name of several variables: use no / in keys" for name in twice])
         return cls(graphdef, found)
 
     def names(self, chosen: nnx.filterlib.Filter = nnx.Variable) -> list[str]:
@@ -83,6 +88,18 @@ def _refuse_tracers(model: nnx.Module) -> None:
         raise ModelStateError([f"{name}: {hint}" for name in sorted(found)])
 
 
+def _refuse_no_arrays(model: nnx.Module) -> None:
+    """Raise a ModelStateError for variables that hold something else than one array."""
+    faults = [
+        f"{name_of(path)}: {type(leaf).__name__} of {type(value).__qualname__}: hold an array in it: jnp.asarray(...)"
+        for path, leaf in nnx.iter_graph(model)
+        if isinstance(leaf, nnx.Variable) and not isinstance(leaf, TRANSIENT)
+        if not hasattr(value := leaf.get_raw_value(), "shape")
+    ]
+    if faults:
+        raise ModelStateError(sorted(faults))
+
+
 def named_leaves(model: nnx.Module) -> dict[str, Any]:
     """The variables of a model, and its arrays that are in no variable, by name."""
     return {name_of(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(model))}
@@ -101,7 +118,13 @@ def arrays_of(model: nnx.Module, kind: type[nnx.Variable[Any]] | None = None) ->
 
 def eval_shape(make_model: Callable[[], M]) -> M:
     """The model that `make_model` returns, with shapes in place of arrays; nothing is computed."""
-    model: M = nnx.eval_shape(make_model)
+
+    def made() -> M:
+        model = make_model()
+        _refuse_no_arrays(model)
+        return model
+
+    model: M = nnx.eval_shape(made)
     return model
 
 

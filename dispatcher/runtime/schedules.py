@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +31,8 @@ class ScheduleConfig:
     min_lr_ratio: float = field("optimization/min_lr_ratio", default=0.0)
 
     def __post_init__(self) -> None:
+        if not 0 <= self.lr < math.inf:
+            raise ConfigError(f"optimization.lr = {self.lr}: expected a number, 0 or more")
         for name in ("warmup", "decay", "min_lr_ratio"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"optimization.{name} = {getattr(self, name)}: expected a fraction, from 0 to 1")

@@ -184,6 +184,19 @@ class Widens(Model):
         return logits
 
 
+class Number(Model):
+    def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        self.temperature = nnx.Param(1.0)
+
+
+class Slashes(Model):
+    def __init__(self, config: Any, *, rngs: nnx.Rngs) -> None:
+        super().__init__(config, rngs=rngs)
+        one, other = Seen(jnp.zeros(3)), Seen(jnp.zeros(3))
+        self.parts = nnx.Dict({"a/b": one, "a": nnx.Dict({"b": other})})
+
+
 class Decays(Model):
     def __call__(self, tokens: Any, **words: Any) -> Any:
         self.output.kernel.set_value(self.output.kernel.get_value() * 0.99)
@@ -199,6 +212,8 @@ class Decays(Model):
         (Nested, r"hidden/history: an attribute that a step changes \(\[1\] to \[1, 1\]\)"),
         (Grows, r"last: a variable that a step adds"),
         (Widens, r"seen: int32\[\] before a step and float32\[2\] after it: keep shape and type"),
+        (Number, r"temperature: Param of float: hold an array in it"),
+        (Slashes, r"parts/a/b: the name of several variables"),
         (Decays, r"output/kernel: is trainable, so only the optimizer may change it"),
     ],
 )

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from dispatcher.errors import ConfigError
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
 
 PARAMETERS = {
@@ -87,3 +90,13 @@ def test_muons_matrices_decay():
     still = {name: np.zeros_like(array) for name, array in PARAMETERS.items()}
     found = steps(OptimizerConfig(kind="muon", weight_decay=0.5, max_grad_norm=None), [still])
     assert found["layer/kernel"] == pytest.approx(2.0 * (1 - 0.1 * 0.5))
+
+
+def test_numbers_that_no_optimizer_can_use_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        OptimizerConfig(b1=1.0, b2=math.nan, eps=-1e-8, weight_decay=-1.0, max_grad_norm=0.0, momentum=2.0)
+    named = [line.split(" = ")[0] for line in str(caught.value).splitlines()]
+    assert named == [
+        f"optimization.{name}" for name in ("b1", "b2", "momentum", "eps", "weight_decay", "max_grad_norm")
+    ]
+    OptimizerConfig(b1=0.0, eps=0.0, max_grad_norm=None)

@@ -44,5 +44,7 @@ def test_every_length_and_no_warmup_give_finite_rates_that_are_never_negative(ki
 def test_fractions_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match=r"optimization\.warmup = 5: expected a fraction"):
         ScheduleConfig(warmup=5)
+    with pytest.raises(ConfigError, match=r"optimization\.lr = -1: expected a number, 0 or more"):
+        ScheduleConfig(lr=-1)
     with pytest.raises(ConfigError, match=r"warmup 0\.5 \+ decay 0\.6: expected at most 1"):
         ScheduleConfig(kind="wsd", warmup=0.5, decay=0.6)

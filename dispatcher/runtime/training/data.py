@@ -15,7 +15,7 @@ for these.
 from __future__ import annotations
 
 import base64
-import copy
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -72,6 +72,10 @@ class Arrays:
 
     def __init__(self, tree: Any) -> None:
         leaves = jax.tree.leaves(tree)
+        flat = sorted({type(leaf).__qualname__ for leaf in leaves if not np.ndim(leaf)})
+        if flat:
+            raise ConfigError(f"Arrays: {', '.join(flat)} in it: expected arrays; wrap a list: np.array(...)")
+        _check_numbers(tree)
         lengths = sorted({len(leaf) for leaf in leaves})
         if len(lengths) != 1:
             raise ConfigError(f"Arrays: the first axes have the lengths {lengths}: expected one length")
@@ -98,7 +102,20 @@ def read_batch(source: Any, indices: NDArray[np.int64]) -> Any:
         return np.array(source[indices])
     many = getattr(source, "__getitems__", None)
     plain = indices.tolist()
-    return stacked(many(plain) if many is not None else [source[index] for index in plain])
+    if many is None:
+        return stacked([_row(source, index) for index in plain])
+    rows = many(plain)
+    if len(rows) != len(plain):
+        raise ConfigError(f"{type(source).__qualname__}.__getitems__: {len(rows)} rows for {len(plain)} indices")
+    return stacked(rows)
+
+
+def _row(source: Any, index: int) -> Any:
+    try:
+        return source[index]
+    except Exception as error:
+        error.add_note(f"while row {index} of {type(source).__qualname__} was read")
+        raise
 
 
 def stacked(rows: Sequence[Any]) -> Any:
@@ -112,11 +129,18 @@ def stacked(rows: Sequence[Any]) -> Any:
         other = next((shape for shape in shapes if shape != shapes[0]), None)
         seen = f"{shapes[0]} and {other}" if other is not None else str(error)
         raise ConfigError(f"the rows of a batch have different shapes: {seen}: pad them to one shape") from None
-    for path, array in jax.tree_util.tree_leaves_with_path(batch):
-        if array.dtype.kind in "OSUMm":
+    if not jax.tree.leaves(batch):
+        raise ConfigError(f"a row of the data has no arrays in it: {rows[0]!r:.80}")
+    _check_numbers(batch)
+    return batch
+
+
+def _check_numbers(tree: Any) -> None:
+    """ConfigError for arrays that a device cannot hold."""
+    for path, array in jax.tree_util.tree_leaves_with_path(tree):
+        if getattr(array.dtype, "kind", "") in "OSUMm":
             name = jax.tree_util.keystr(path, simple=True, separator="/") or "a row"
             raise ConfigError(f"{name} is {array.dtype} in the data: expected numbers; leave it out, or encode it")
-    return batch
 
 
 def _is_list(node: Any) -> bool:
@@ -224,11 +248,21 @@ class StreamReader:
         except StopIteration:
             raise ConfigError("the stream of training rows has ended: it must be endless; repeat it") from None
         host = stacked([batch[place] for batch in batches for place in self._order])
-        # A copy: an iterator may return what it changes, and the next rows are read before this position is saved.
-        state = copy.deepcopy(self._rows.get_state())
+        return Read(host, {"state": self._state(), "processes": jax.process_count()})
+
+    def _state(self) -> Any:
+        """The state after what was read, as it is saved."""
+        state = self._rows.get_state()
         if isinstance(state, bytes):
-            state = {_BASE64: base64.b64encode(state).decode()}
-        return Read(host, {"state": state, "processes": jax.process_count()})
+            return {_BASE64: base64.b64encode(state).decode()}
+        try:
+            # A copy: an iterator may return what it changes, and the next rows are read before this position is saved.
+            return json.loads(json.dumps(state))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{type(self._rows).__qualname__}.get_state: {error}: expected bytes, or plain data as in JSON: the "
+                "training could not be resumed"
+            ) from None
 
     def on_devices(self, host: Any, mesh: Mesh, steps: int) -> Any:
         return _global_batch(host, mesh, self._batch_size, self._mine, steps)

@@ -39,6 +39,8 @@ def trained_names(model: AbstractModel, chosen: nnx.filterlib.Filter) -> frozens
 def _layout(trainer: Trainer[Any, Any], placement: Placement) -> StateLayout:
     def make_model() -> nnx.Module:
         made: nnx.Module = trainer.make_model(nnx.Rngs(trainer.training.seed))
+        if not isinstance(made, nnx.Module):
+            raise ConfigError(f"make_model returned {type(made).__qualname__}: expected a model, an nnx.Module")
         nnx.pop(made, TRANSIENT)
         return made
 

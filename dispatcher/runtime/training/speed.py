@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-PREFIX: Final = "speed/"
+from dispatcher.runtime.training.values import SPEED
 
 # Dense FLOP/s with bfloat16 inputs of one device, from the vendors' data sheets; by JAX's `device_kind`.
 PEAK_FLOPS: Final[Mapping[str, float]] = {
@@ -73,4 +73,4 @@ class Stopwatch:
             found[f"{unit}_per_s"] = units / step_s
         if flops is not None and peak is not None:
             found["mfu"] = flops / step_s / peak
-        return {f"{PREFIX}{name}": value for name, value in found.items()}
+        return {f"{SPEED}{name}": value for name, value in found.items()}

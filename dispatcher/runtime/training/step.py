@@ -25,6 +25,7 @@ from dispatcher.runtime.training.values import (
     LOSS,
     SKIPPED,
     Mean,
+    check_loss,
     loss_and_metrics,
     total,
 )
@@ -80,6 +81,7 @@ class Updater:
             watch = Watch(model)
             rngs = nnx.Rngs(jax.random.fold_in(step_key, number))
             value, metrics = loss_and_metrics(loss(model, self.precision.batch(rows), rngs))
+            check_loss(value)
             count = len(jax.tree.leaves(rows)[0])
             mean = total(LOSS, value, count, None)
             changed = {

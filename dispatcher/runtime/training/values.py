@@ -20,6 +20,10 @@ GRAD_NORM: Final = "grad_norm"
 LEARNING_RATE: Final = "lr"
 SKIPPED: Final = "skipped"
 
+# Before the names of measured speeds.
+SPEED: Final = "speed/"
+_TAKEN: Final = (LOSS, GRAD_NORM, LEARNING_RATE, SKIPPED, "step", "wall_s")
+
 # float[rows], a value per row; or two of these: totals and weights. In a batch without padding also float[], a mean.
 Value = jax.Array | tuple[jax.Array, jax.Array]
 
@@ -52,7 +56,7 @@ def total(name: str, value: Any, rows: int, real: jax.Array | None) -> Mean:
     value has another shape than a `Value`.
     """
     totals, weights = value if isinstance(value, tuple) and len(value) == 2 else (value, None)
-    totals = jnp.asarray(totals)
+    totals = _array(name, totals, rows)
     if weights is None and totals.ndim == 0:
         if real is not None:
             raise TypeError(
@@ -60,13 +64,31 @@ def total(name: str, value: Any, rows: int, real: jax.Array | None) -> Mean:
                 f"float[{rows}], or (totals, weights), so that padded rows do not count"
             )
         return Mean(totals.astype(jnp.float32) * rows, jnp.float32(rows))
-    _check_shapes(name, rows, totals, *([] if weights is None else [jnp.asarray(weights)]))
+    _check_shapes(name, rows, totals, *([] if weights is None else [_array(name, weights, rows)]))
     weights = jnp.ones(rows, jnp.float32) if weights is None else jnp.asarray(weights)
     totals, weights = totals.astype(jnp.float32), jax.lax.stop_gradient(weights.astype(jnp.float32))
     if real is not None:
         # `where`, not a product: a padded row may be NaN.
         totals, weights = jnp.where(real, totals, 0), jnp.where(real, weights, 0)
     return Mean(jnp.sum(totals), jnp.sum(weights))
+
+
+def _array(name: str, value: Any, rows: int) -> jax.Array:
+    """A value as an array; TypeError when it is none."""
+    try:
+        return jnp.asarray(value)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name}: {type(value).__qualname__}: expected a value for each row, float[{rows}], or totals and weights "
+            "of each row"
+        ) from None
+
+
+def check_loss(value: Value) -> None:
+    """TypeError for a loss of which there is no gradient."""
+    dtype = getattr(value[0] if isinstance(value, tuple) and len(value) == 2 else value, "dtype", float)
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"{LOSS}: {dtype}: only floating-point numbers have gradients")
 
 
 def _check_shapes(name: str, rows: int, *arrays: jax.Array) -> None:
@@ -85,9 +107,11 @@ def loss_and_metrics(returned: Any) -> tuple[Value, dict[str, Value]]:
     """What a loss returned, as its value and the metrics beside it; ValueError for names that the trainer uses."""
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
         return returned, {}
-    taken = sorted({LOSS, GRAD_NORM, LEARNING_RATE, SKIPPED} & returned[1].keys())
-    if taken:
-        raise ValueError(f"{taken[0]}: a metric beside the loss has the name of one of the trainer's own: rename it")
+    for name in returned[1]:
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"{name!r}: a metric beside the loss: its name must be a text")
+        if name in _TAKEN or name.startswith(SPEED):
+            raise ValueError(f"{name}: a metric beside the loss has the name of one of the trainer's own: rename it")
     return returned[0], dict(returned[1])
 
 

@@ -94,12 +94,19 @@ def test_a_memory_mapped_file_is_a_source(tmp_path: Path) -> None:
     assert batch.tolist() == [[10, 11], [0, 1]]
 
 
+class Short(list[Any]):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [{"y": 1}]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
         ([{"text": "a", "y": 1}, {"text": "b", "y": 2}], "text is <U1 in the data: expected numbers; leave it out"),
         ([{"y": 1}, None], "a row of the data is None, as those are that a filter leaves out"),
         ([{"y": [1]}, {"y": [1, 2]}], r"different shapes: \{'y': \[1\]\} and \{'y': \[2\]\}: pad them"),
+        ([{}, {}], "a row of the data has no arrays in it: {}"),
+        (Short(), r"Short.__getitems__: 1 rows for 2 indices"),
         ([{"y": 1}, {"z": 1}], r"different shapes: \{'y': \[\]\} and \{'z': \[\]\}"),
     ],
 )
@@ -157,6 +164,25 @@ def test_datasets_of_grain(mesh: Any) -> None:
     assert first + rest == whole
     # An iterator is made of what is none yet.
     assert taken(Streamed(labels().to_iter_dataset()), mesh, [1, 1])[0] == list(range(8))
+
+
+def test_the_row_that_cannot_be_read_is_named() -> None:
+    with pytest.raises(IndexError) as caught:
+        read_batch([{"y": 1}], np.array([0, 7]))
+    assert caught.value.__notes__ == ["while row 7 of list was read"]
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"x": [1.0, 2.0]}, "Arrays: float in it: expected arrays; wrap a list"),
+        ({"x": np.ones(2), "name": np.array(["a", "b"])}, "name is <U1 in the data: expected numbers"),
+        ({"x": np.ones(2), "y": np.ones(3)}, r"the first axes have the lengths \[2, 3\]"),
+    ],
+)
+def test_what_makes_no_arrays_is_refused(tree: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Arrays(tree)
 
 
 def test_rows_of_different_shapes_are_refused() -> None:
@@ -231,6 +257,15 @@ def test_workers_of_a_stream_find_the_flags_of_abseil_parsed(mesh: Any, monkeypa
             return super().__next__()
 
     assert taken(Streamed(Flagged()), mesh, [1])[0] == [0, 1, 2, 3]
+
+
+def test_a_state_that_cannot_be_saved_is_told_with_the_first_batch(mesh: Any) -> None:
+    class Odd(Counting):
+        def get_state(self) -> Any:
+            return {"given": np.int64(1)}
+
+    with pytest.raises(ConfigError, match=r"Odd\.get_state: .*int64.*expected bytes, or plain data as in JSON"):
+        taken(Streamed(Odd()), mesh, [1])
 
 
 def test_a_stream_is_resumed_on_as_many_processes(mesh: Any) -> None:

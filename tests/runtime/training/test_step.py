@@ -315,6 +315,15 @@ def test_the_best_is_a_metric_and_a_direction(best: Any) -> None:
         check_best(best, [])
 
 
+def test_a_model_that_is_none_is_named(tmp_path: Path) -> None:
+    class Wrong(Classification):
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            return (super().make_model(rngs), rngs)
+
+    with pytest.raises(ConfigError, match="make_model returned tuple: expected a model, an nnx.Module"):
+        made(tmp_path, cls=Wrong)()
+
+
 def test_what_is_trained_is_any_filter(tmp_path: Path) -> None:
     class Head(Classification):
         TRAINABLE = nnx.All(nnx.Param, nnx.PathContains("output"))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dispatcher.runtime.training.values import Mean, loss_and_metrics, read, total
+from dispatcher.runtime.training.values import Mean, check_loss, loss_and_metrics, read, total
 
 
 def number(mean: Mean) -> float:
@@ -53,6 +53,24 @@ def test_a_single_number_is_the_mean_of_a_full_batch_and_nothing_else() -> None:
 def test_other_shapes_are_refused_with_what_was_seen(value: Any, seen: str) -> None:
     with pytest.raises(TypeError, match=rf"nats: {seen} for a batch of 4 rows: expected a value for each row"):
         total("nats", value, 4, None)
+
+
+@pytest.mark.parametrize("value", [None, "high", {"a": jnp.ones(4)}, (jnp.ones(4), {}, 1)])
+def test_what_is_no_array_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(TypeError, match=rf"nats: {type(value).__name__}: expected a value for each row, float\[4\]"):
+        total("nats", value, 4, None)
+
+
+def test_a_loss_of_whole_numbers_has_no_gradient() -> None:
+    with pytest.raises(TypeError, match="loss: bool: only floating-point numbers have gradients"):
+        check_loss(jnp.zeros(4) > 1)
+    check_loss((jnp.zeros(4, jnp.bfloat16), jnp.ones(4, int)))
+
+
+@pytest.mark.parametrize("name", ["step", "wall_s", "speed/step_s", 5, ""])
+def test_names_of_metrics_are_texts_and_not_the_trainers_own(name: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name!r}: .* must be a text|{name}: .* one of the trainer's own"):
+        loss_and_metrics((jnp.ones(4), {name: jnp.ones(4)}))
 
 
 def test_a_mean_over_no_weight_is_nan() -> None:

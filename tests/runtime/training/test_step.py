@@ -320,7 +320,7 @@ def test_a_model_that_is_none_is_named(tmp_path: Path) -> None:
         def make_model(self, rngs: nnx.Rngs) -> Any:
             return (super().make_model(rngs), rngs)
 
-    with pytest.raises(ConfigError, match="make_model returned tuple: expected a model, an nnx.Module"):
+    with pytest.raises(ConfigError, match=r"make_model returned tuple: expected a model, an nnx\.Module"):
         made(tmp_path, cls=Wrong)()
 
 

@@ -214,7 +214,7 @@ EvaluationJob.model_classes(cls) -> tuple[type[Any], ...]
 EvaluationJob.restore_from_path(self, rel_path: str) -> None
 EvaluationJob.run(self) -> Row
 EvaluationJob.TRAINER: type[Trainer[Any, Any]]
-class InferenceJob(RestoreableJob)
+class InferenceJob(ModelJob)
 InferenceJob.__init__(self, spec: Any) -> None
 InferenceJob.arrays
 InferenceJob.checkpoint_classes(cls) -> tuple[type[Any], ...]
@@ -225,15 +225,12 @@ InferenceJob.from_trainer(cls, trainer: Trainer[Any, M]) -> Self
 InferenceJob.gather(self, tree: Any) -> Any
 InferenceJob.generate(self, prompts: Sequence[str | Chat], max_new_tokens: int, encoding: Encoding, **sampling: Any) -> list[str]
 InferenceJob.logits(self, model: M, tokens: Any, segment_ids: Any) -> jax.Array
-InferenceJob.make_model(self, rngs: nnx.Rngs) -> M
 InferenceJob.model
-InferenceJob.model_classes(cls) -> tuple[type[Any], ...]
 InferenceJob.pad(self, texts: Sequence[Sequence[int]], *, rows: int = 0, seq_len: int = 0) -> Prompts
 InferenceJob.predict(self, rows: Any, *, batch_size: int | None = None) -> Any
 InferenceJob.restore_from_path(self, rel_path: str) -> None
 InferenceJob.rollout(self, prompts: Sequence[Sequence[int]], max_new_tokens: int, *, temperature: float = 0.0, stop_token: int | None = None, seed: int = 0, batch_size: int | None = None) -> list[list[int]]
 InferenceJob.setup
-InferenceJob.MODEL: type[Any]
 InferenceJob.AXIS_RULES: ClassVar[Mapping[str, Any]]
 class Mean
 Mean.__init__(self, total: jax.Array, weight: jax.Array) -> None
@@ -267,7 +264,7 @@ State.faults: jax.Array
 class Streamed
 Streamed.__init__(self, rows: Any) -> None
 Streamed.rows: Any
-class Trainer(RestoreableJob)
+class Trainer(ModelJob)
 Trainer.__init__(self, spec: Any) -> None
 Trainer.axis_rules
 Trainer.begin(self) -> None
@@ -289,7 +286,6 @@ Trainer.last_saved(self) -> str | None
 Trainer.live_state
 Trainer.load_model(self, rel_path: str, like: Any = None) -> Arrays
 Trainer.loss(self, model: M, batch: Any, rngs: nnx.Rngs) -> Value | tuple[Value, dict[str, Value]]
-Trainer.make_model(self, rngs: nnx.Rngs) -> M
 Trainer.model_to_evaluate(self) -> Arrays
 Trainer.on_step(self, step: int, metrics: Mapping[str, float]) -> None
 Trainer.optimizer(self) -> optax.GradientTransformation
@@ -436,9 +432,6 @@ LanguageTrainer.data(self) -> Source | Streamed
 LanguageTrainer.evaluations(self) -> Mapping[str, Source]
 LanguageTrainer.flops(self, batch: Tokens) -> float | None
 LanguageTrainer.loss(self, model: Any, batch: Tokens, rngs: nnx.Rngs) -> Value | tuple[Value, dict[str, Value]]
-LanguageTrainer.make_model(self, rngs: nnx.Rngs) -> M
-LanguageTrainer.model_classes(cls) -> tuple[type[Any], ...]
-LanguageTrainer.MODEL: type[Any]
 LanguageTrainer.UNIT: ClassVar[str]
 """,
     "dispatcher.runtime.language.transformer": """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pages import class_of_page
 
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime.checkpoint.tree import named_leaves
-from dispatcher.runtime.configuration import configuration
+from dispatcher.runtime.configuration import configuration, field
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.evaluation import EvaluationJob
 from dispatcher.runtime.jobs.inference import InferenceJob
@@ -31,15 +32,23 @@ CONFIG = {
     "training": {"steps": 6, "batch_size": 4, "log_every": 1, "ema": 0.8, "axis_rules": {"features": "expert"},
                  "mesh": {"expert": 1}},
     "optimization": {"lr": 0.1, "warmup": 0.0},
+    "model": {"outputs": 2},
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RegressionConfig:
+    outputs: int = field("model/outputs", default=1)
 
 
 class Regression(nnx.Module):
     """Named arrays in and out."""
 
-    def __init__(self, *, rngs: nnx.Rngs) -> None:
+    CONFIG = RegressionConfig
+
+    def __init__(self, config: RegressionConfig, *, rngs: nnx.Rngs) -> None:
         kernel = nnx.with_partitioning(nnx.initializers.normal(), (None, "features"))
-        self.linear = nnx.Linear(3, 2, kernel_init=kernel, rngs=rngs)
+        self.linear = nnx.Linear(3, config.outputs, kernel_init=kernel, rngs=rngs)
 
     def __call__(self, batch: Any) -> Any:
         return {"y": self.linear(batch["x"])}
@@ -50,9 +59,15 @@ def rows(count: int, *, seed: int) -> dict[str, Any]:
     return {"x": x, "y": x @ np.array([[1, 2], [0, 1], [-1, 0]], np.float32)}
 
 
-class Fits(Trainer[TrainingConfig, Regression]):
-    def make_model(self, rngs: nnx.Rngs) -> Regression:
-        return Regression(rngs=rngs)
+@dataclass(frozen=True)
+class FitsConfig:
+    spread_rows: int = field("fits/spread_rows", default=7)
+    lr: float = field("optimization/lr")
+
+
+class Fits(Trainer[FitsConfig, Regression]):
+    MODEL = Regression
+    CONFIG = FitsConfig
 
     def data(self) -> Any:
         return Arrays(rows(32, seed=1))
@@ -67,7 +82,8 @@ class Fits(Trainer[TrainingConfig, Regression]):
 
     def evaluated(self) -> dict[str, float]:
         kernel = self.model_to_evaluate()["linear/kernel"]
-        return {**super().evaluated(), "largest": float(abs(kernel).max())}
+        found = Use.from_trainer(self).predict({"x": rows(self.args.spread_rows, seed=4)["x"]})["y"]
+        return {**super().evaluated(), "largest": float(abs(kernel).max()), "spread": found.std()}
 
 
 class EvaluateFits(EvaluationJob[TrainingConfig]):
@@ -104,7 +120,11 @@ def expected(trained: Any, x: Any, *, averaged: bool = True) -> Any:
 
 
 def test_evaluations_of_a_checkpoint_are_those_of_the_training(trained: Any) -> None:
-    names = {"largest", *(f"{source}/{metric}" for source in ("held_out", "other") for metric in ("loss", "worst"))}
+    names = {
+        "largest",
+        "spread",
+        *(f"{source}/{metric}" for source in ("held_out", "other") for metric in ("loss", "worst")),
+    }
     at_the_end = {name: trained.row[name] for name in names}
     job = restored(EvaluateFits, trained)
     assert job() == {"step": 6, **at_the_end}
@@ -116,6 +136,14 @@ def test_evaluations_of_a_checkpoint_are_those_of_the_training(trained: Any) -> 
     assert without["held_out/loss"] == pytest.approx(float((errors**2).mean()), rel=1e-4)
     assert without["held_out/loss"] != pytest.approx(row["held_out/loss"], rel=1e-4)
     assert without["largest"] != row["largest"]
+    predicted = expected(trained, rows(7, seed=4)["x"], averaged=False)
+    assert without["spread"] == pytest.approx(float(predicted.std()), rel=1e-4)
+
+
+def test_the_settings_of_a_trainer_its_job_and_its_model(trained: Any) -> None:
+    assert trained.args == FitsConfig(lr=0.1)
+    assert trained.model_config == RegressionConfig(outputs=2) == restored(Use, trained).model_config
+    assert trained.training.steps == 6
 
 
 class Embed(InferenceJob[Any, Regression]):

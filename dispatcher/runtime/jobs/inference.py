@@ -19,7 +19,7 @@ from dispatcher.runtime.configuration import configuration, configure, current_c
 from dispatcher.runtime.encoding import Chat, Encoding, encoded
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.inference_config import InferenceConfig, TrainedWith, mesh_sizes, rows_at_once
-from dispatcher.runtime.jobs.restoreable import RestoreableJob
+from dispatcher.runtime.jobs.model_job import ModelJob
 from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape, evaluating
 from dispatcher.runtime.rollout import Decoder, Prompts, Recomputing, pad_left, rollout
 from dispatcher.runtime.training import data
@@ -53,7 +53,7 @@ class InferenceSetup:
         return evaluating(self.model.merge(self.precision.computing(arrays, self.parameters)))
 
 
-class InferenceJob(RestoreableJob[C], Generic[C, M]):
+class InferenceJob(ModelJob[C, M], Generic[C, M]):
     """A job that uses a model and trains nothing. The user writes MODEL or `make_model`, `forward`, `run`,
     and `config` if the job has settings of its own:
 
@@ -71,21 +71,17 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
             def run(self):
                 labels = self.predict({"image": np.load(self.args.images)})["label"]
 
-    MODEL is a Flax module that is made as `MODEL(config, rngs=...)`, where `config` is of the dataclass `MODEL.CONFIG`,
-    or as `MODEL(rngs=...)` if it has none. AXIS_RULES are those of the trainer. The model's arrays and configuration
-    come from a checkpoint of its trainer (`from_checkpoint_path`), or from a running trainer (`from_trainer`). All
-    processes of a job call `predict`, `rollout` and `generate` together, with the same rows; the mesh determines which
-    device computes which rows.
+    MODEL and AXIS_RULES are those of the trainer. The model's arrays and configuration come from a checkpoint of its
+    trainer (`from_checkpoint_path`), or from a running trainer (`from_trainer`). All processes of a job call `predict`,
+    `rollout` and `generate` together, with the same rows; the mesh determines which device computes which rows.
     """
 
-    MODEL: type[Any]
     AXIS_RULES: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)
         self.topology: Topology = spec.topology or Topology.detect()
         self.inference = configure(InferenceConfig)
-        self.model_config: Any = next((configure(kind) for kind in self._model_configs()), None)
         self._trained_with = configure(TrainedWith)
         self._setup: InferenceSetup | None = None
         self._arrays: Callable[[], Arrays] | None = None
@@ -94,20 +90,11 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
 
     @classmethod
     def config_classes(cls) -> tuple[type[Any], ...]:
-        return (*super().config_classes(), InferenceConfig, TrainedWith, *cls._model_configs())
+        return (*super().config_classes(), InferenceConfig, TrainedWith)
 
     @classmethod
     def checkpoint_classes(cls) -> tuple[type[Any], ...]:
         return (TrainedWith, *cls.model_classes())
-
-    @classmethod
-    def model_classes(cls) -> tuple[type[Any], ...]:
-        return cls._model_configs()
-
-    @classmethod
-    def _model_configs(cls) -> tuple[type[Any], ...]:
-        config = getattr(getattr(cls, "MODEL", None), "CONFIG", None)
-        return () if config is None else (config,)
 
     # What a user writes or replaces.
 
@@ -115,13 +102,6 @@ class InferenceJob(RestoreableJob[C], Generic[C, M]):
     def config(cls) -> type[Any] | Sequence[type[Any]]:
         """The dataclass of the job's own settings; none by default."""
         return ()
-
-    def make_model(self, rngs: nnx.Rngs) -> M:
-        """The model whose arrays are restored, as the trainer makes it; its own arrays are never computed."""
-        if not hasattr(self, "MODEL"):
-            raise NotImplementedError(f"{type(self).__qualname__} has neither MODEL nor make_model(self, rngs)")
-        model: M = self.MODEL(rngs=rngs) if self.model_config is None else self.MODEL(self.model_config, rngs=rngs)
-        return model
 
     def forward(self, model: M, batch: Any) -> Any:
         """What the model makes of a batch: any pytree of arrays [rows, ...]; traced, with no effect but its result.

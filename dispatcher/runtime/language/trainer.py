@@ -37,12 +37,10 @@ class DataConfig:
 class LanguageTrainer(Trainer[C, M], Generic[C, M]):
     """Trains MODEL on the tokens of the file `data.train`, and evaluates it on those of `data.eval`.
 
-    MODEL is a Flax module that is made as `MODEL(config, rngs=...)`, where `config` is of the dataclass `MODEL.CONFIG`,
-    and called as `model(tokens, segment_ids=..., rngs=...)`, int32[batch, seq_len] each, for logits of next tokens,
-    float[batch, seq_len, vocab_size].
+    MODEL is called as `model(tokens, segment_ids=..., rngs=...)`, int32[batch, seq_len] each, for logits of next
+    tokens, float[batch, seq_len, vocab_size].
     """
 
-    MODEL: type[Any]
     UNIT: ClassVar[str] = "tokens"
 
     def __init__(self, spec: Any) -> None:
@@ -52,14 +50,6 @@ class LanguageTrainer(Trainer[C, M], Generic[C, M]):
     @classmethod
     def config_classes(cls) -> tuple[type[Any], ...]:
         return tuple(dict.fromkeys((*super().config_classes(), DataConfig)))
-
-    @classmethod
-    def model_classes(cls) -> tuple[type[Any], ...]:
-        return (cls.MODEL.CONFIG,)
-
-    def make_model(self, rngs: nnx.Rngs) -> M:
-        model: M = self.MODEL(self.model_config, rngs=rngs)
-        return model
 
     def data(self) -> Source | Streamed:
         if self.data_config.train is None:

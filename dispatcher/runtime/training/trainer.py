@@ -20,7 +20,7 @@ from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.basic import RESULT, Row
 from dispatcher.runtime.jobs.batch_size_finder import FoundBatchSize, find_batch_size
-from dispatcher.runtime.jobs.restoreable import RestoreableJob
+from dispatcher.runtime.jobs.model_job import ModelJob
 from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
 from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
@@ -45,7 +45,7 @@ M = TypeVar("M", bound=nnx.Module)
 _log = logging.getLogger(__name__)
 
 
-class Trainer(RestoreableJob[C], Generic[C, M]):
+class Trainer(ModelJob[C, M], Generic[C, M]):
     """A training that resumes bit for bit, whatever ended the attempt before. The user writes:
 
         @job("lab/digits")
@@ -88,7 +88,6 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)
         self.training = configure(TrainingConfig)
-        self.model_config: Any = next((configure(kind) for kind in self.model_classes()), None)
         self._optimization = configure(OptimizerConfig), configure(ScheduleConfig)
         self.topology: Topology = spec.topology or Topology.detect()
         self.state: State | None = None
@@ -113,14 +112,7 @@ class Trainer(RestoreableJob[C], Generic[C, M]):
     @classmethod
     def config_classes(cls) -> tuple[type[Any], ...]:
         """What `config` returns, and what every trainer is told."""
-        own = (*super().config_classes(), *cls.model_classes())
-        return tuple(dict.fromkeys((*own, TrainingConfig, OptimizerConfig, ScheduleConfig)))
-
-    def make_model(self, rngs: nnx.Rngs) -> M:
-        """A new model; called inside jit."""
-        raise NotImplementedError(
-            f"{type(self).__qualname__} has no make_model(self, rngs): return a Flax module in it"
-        )
+        return tuple(dict.fromkeys((*super().config_classes(), TrainingConfig, OptimizerConfig, ScheduleConfig)))
 
     def data(self) -> Source | Streamed:
         """The rows to train on."""

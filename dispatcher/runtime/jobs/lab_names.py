@@ -141,12 +141,12 @@ class LabNames(checkpointed.CheckpointedJob[C], Generic[C]):
         return self._setting("block_size", _BLOCK_SIZES)
 
     def _setting(self, name: str, places: Any) -> int:
-        """The first number that `args` or the configuration has for this name."""
+        """The first number that `args` or the configuration has for this name; -1 is none yet."""
         document: Any = self._config or {}
         given = [getattr(self.args, name, None)]
         given += [document[group][key] for group, key in places if group in document and key in document[group]]
         for value in given:
-            if isinstance(value, int):
+            if isinstance(value, int) and value > 0:
                 return value
         expected = ", ".join(f"{group}.{key}" for group, key in places)
         raise UsageError(f"{name}: the configuration has no such number: expected it as {expected}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
 import os
 import random
@@ -424,6 +425,24 @@ def test_the_file_for_responses_is_there_before_anything_is_sent(tmp_path: Path)
         job()
         assert server.asked[0].path == "/v1/chat/completions?api-version=1"
     assert seen == [saved(job)] != [[]]
+
+
+def test_a_response_that_is_not_synced_is_no_answer(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = os.fsync
+
+    def fails(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("1.jsonl"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        sync(descriptor)
+
+    write_prompts(tmp_path, ["a"])
+    job = job_on(tmp_path, server)
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(StorageError, match=r"1\.jsonl: a response cannot be saved.*Input/output error"):
+        job()
+    assert not job.spec.result_path("answers.jsonl").exists()
 
 
 @pytest.fixture

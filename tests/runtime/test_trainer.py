@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -276,6 +276,31 @@ def test_a_training_is_made_again_from_its_checkpoint_and_goes_on(tmp_path: Path
     assert second.steps_done == 6
     for name, array in arrays(first).items():
         assert array.tobytes() == arrays(second)[name].tobytes(), name
+
+
+def test_a_training_that_starts_from_another_ones_checkpoint_has_no_best_one_yet(tmp_path: Path, forty: Any) -> None:
+    spec = local(forty.spec.hardware.cluster.root, "other")
+    other = Tiny.from_checkpoint_path(forty.path_of("step-00000040"), spec)
+    assert forty.metadata("step-00000040")["best"] is not None
+    assert (other.steps_done, other.best, other.pending_metrics) == (40, None, None)
+
+
+def test_after_a_rewind_to_before_the_best_checkpoint_the_search_starts_over(tmp_path: Path) -> None:
+    class Scripted(Tiny):
+        values: ClassVar = {2: 1.0, 4: 0.5}
+
+        def evaluated(self) -> dict[str, float]:
+            return {"held_out/loss": self.values[self.steps_done]}
+
+    words = {"steps": 4, "eval_every": 2, "save_every": 1}
+    assert trained(tmp_path, cls=Scripted, **words).best == (4, 0.5)
+    again = made(tmp_path, cls=Scripted, **words)
+    again.rewind("step-00000003")
+    # The one of step 2 was replaced by the one that is set aside now.
+    Scripted.values = {4: 2.0}
+    again()
+    assert again.best == (4, 2.0)
+    assert [ref.step for ref in Scripted.checkpoints(again.spec) if ref.name == BEST_NAME] == [4]
 
 
 def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(tmp_path: Path) -> None:

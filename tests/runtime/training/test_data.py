@@ -286,7 +286,8 @@ def test_a_reader_that_hangs_is_not_waited_for_at_the_end(mesh: Any, monkeypatch
                 go_on.wait(60)
             return super().__next__()
 
-    loader = Loader(make_reader(Streamed(Hangs()), 4, mesh, seed=0), mesh, ahead=3)
+    stream = Hangs()
+    loader = Loader(make_reader(Streamed(stream), 4, mesh, seed=0), mesh, ahead=3)
     loader.take(1, [1, 1, 1])
     try:
         began_s = time.monotonic()
@@ -299,6 +300,8 @@ def test_a_reader_that_hangs_is_not_waited_for_at_the_end(mesh: Any, monkeypatch
     for thread in reading:
         thread.join(60)
     assert not any(thread.is_alive() for thread in reading)
+    # What was announced and not begun is not read any more.
+    assert stream._state["given"] == 8
 
 
 def test_an_error_of_the_data_arrives_where_its_batch_is_taken(mesh: Any) -> None:

@@ -93,12 +93,17 @@ def test_logical_axes_are_mapped_and_axes_of_the_mesh_stand_for_themselves(mesh:
 
 def test_moments_are_sharded_as_their_parameters(mesh: Any) -> None:
     """Also over several axes of the mesh; factors of lower rank are replicated."""
-    places = Placement(mesh, {"mlp": ["data", "tensor"]}).shardings({"kernel": variable((4, 6), (None, "mlp"))})
+    variables = {"kernel": variable((4, 6), (None, "mlp")), "first": variable((4, 6), ("mlp", None))}
+    places = Placement(mesh, {"mlp": ["data", "tensor"]}).shardings(variables)
     matrix, factor = jax.ShapeDtypeStruct((4, 6), np.float32), jax.ShapeDtypeStruct((4,), np.float32)
-    tree = {"mu": {"kernel": matrix}, "row": {"kernel": factor}, "count": jax.ShapeDtypeStruct((), np.int32)}
+    tree = {
+        "mu": {"kernel": matrix},
+        "row": {"kernel": factor, "first": factor},
+        "count": jax.ShapeDtypeStruct((), np.int32),
+    }
     found = optimizer_shardings(tree, places, mesh)
     assert tuple(found["mu"]["kernel"].spec) == (None, ("data", "tensor"))
-    assert not any(found["row"]["kernel"].spec)
+    assert not any((*found["row"]["kernel"].spec, *found["row"]["first"].spec))
     assert not any(found["count"].spec)
 
 
@@ -134,8 +139,9 @@ def test_large_parameters_are_sharded_along_their_largest_free_axis(mesh: Any) -
     large = (2048, 1024)
     found = specs(
         mesh,
-        {"mlp": "tensor"},
+        {"mlp": "tensor", "rows": "data"},
         {
+            "taken": variable(large, (None, "rows")),
             "first": variable(large, None),
             "last": variable((16, 1024, 2048), None),
             "beside": variable(large, ("mlp", None)),
@@ -146,6 +152,7 @@ def test_large_parameters_are_sharded_along_their_largest_free_axis(mesh: Any) -
         fsdp=True,
     )
     assert found == {
+        "taken": (None, "data"),
         "first": ("data", None),
         "last": (None, None, "data"),
         "beside": ("tensor", "data"),

@@ -389,6 +389,23 @@ def test_a_mistake_in_parse_costs_one_request(tmp_path: Path, server: Server) ->
     assert set(server.times().values()) == {1}
 
 
+class Strict(ApiPrompts):
+    """Its `fault` has a mistake."""
+
+    def fault(self, response: Any) -> str | None:
+        return str(response["usage"]["no_such_key"])
+
+
+def test_a_mistake_in_fault_loses_no_answer(tmp_path: Path, server: Server) -> None:
+    write_prompts(tmp_path, [str(number) for number in range(6)])
+    config = {"prompts": {"file": "prompts.jsonl"}, "api": {"url": server.url, **FAST, "concurrency": 3}}
+    with pytest.raises(RequestError, match=r"its response is saved, but `fault` fails on it: KeyError: 'no_such_key'"):
+        make_job(Strict, local(tmp_path, "answers"), config)()
+    assert 1 <= len(server.asked) <= 3
+    job_on(tmp_path, server)()
+    assert set(server.times().values()) == {1}
+
+
 def test_a_full_disk_ends_the_job_and_leaves_complete_lines(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -160,21 +160,30 @@ class Workers:
             response = connection.post(task.request, task.headers)
         except IncompleteExchangeError as error:
             return Verdict(Kind.MAY_PASS, reason=self._key.hidden(str(error)))
-        verdict = self._judged(response)
+        verdict = self._judged(task, response)
         if verdict.kind is Kind.ANSWERED:
             with self._counting:
                 self.counts.exchange_s += time.monotonic() - began_s
         return verdict
 
-    def _judged(self, response: HttpResponse) -> Verdict:
+    def _judged(self, task: Task, response: HttpResponse) -> Verdict:
         """The verdict on a response, without the key."""
         hidden = self._key.hidden
         # Also before it is quoted: what is cut off at some length may end within the key.
         found = judge(replace(response, body=hidden(response.body)))
         verdict = replace(found, answer=hidden(found.answer), reason=hidden(found.reason))
-        if verdict.kind is Kind.ANSWERED and (reason := self._fault(verdict.answer)) is not None:
+        if verdict.kind is Kind.ANSWERED and (reason := self._fault_of(task, verdict.answer)) is not None:
             return Verdict(Kind.MAY_PASS, reason=f"HTTP 200, but no answer: {reason}")
         return verdict
+
+    def _fault_of(self, task: Task, answer: Any) -> str | None:
+        try:
+            return self._fault(answer)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            # A mistake in the user's code is no reason to ask, and to pay, again.
+            self._record(task, Answer(answer))
+            reason = f"its response is saved, but `fault` fails on it: {type(error).__name__}: {error}"
+            raise RequestError(_message(task, reason, "correct `fault` and start the job again")) from error
 
     def _conclude(self, task: Task, verdict: Verdict) -> None:
         if verdict.kind is Kind.ANSWERED:

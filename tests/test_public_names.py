@@ -235,7 +235,6 @@ InferenceJob.AXIS_RULES: ClassVar[Mapping[str, Any]]
 class Mean
 Mean.__init__(self, total: jax.Array, weight: jax.Array) -> None
 Mean.of(cls, value: Any) -> Mean
-Mean.value
 Mean.total: jax.Array
 Mean.weight: jax.Array
 class RestoreableJob(CheckpointedJob)

@@ -78,7 +78,8 @@ class ApiConfig:
             yield f"api.idempotency_header = {self.idempotency_header!r}: expected a name of printable ASCII, or null"
         for name, value in self.headers.items():
             if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
-                yield f"api.headers: {name!r}: {value!r}: expected a name and a value of printable ASCII characters"
+                # The value is not quoted: it may be a secret.
+                yield f"api.headers: {name!r}: expected a name and a value of printable ASCII characters"
             if name.lower() in _OWN_HEADERS:
                 yield f"api.headers: {name}: is computed for each request: leave it out"
             if name.lower() in _SECRET_HEADERS:

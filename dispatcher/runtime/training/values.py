@@ -44,10 +44,6 @@ class Mean:
     def __add__(self, other: Mean) -> Mean:
         return Mean(self.total + other.total, self.weight + other.weight)
 
-    @property
-    def value(self) -> jax.Array:
-        return self.total / self.weight
-
 
 def total(name: str, value: Any, rows: int, real: jax.Array | None) -> Mean:
     """The sum over a batch of `rows` rows of the metric or loss `name`.

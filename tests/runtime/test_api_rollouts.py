@@ -485,6 +485,25 @@ def test_a_superseded_attempt_writes_no_results(tmp_path: Path, attempt: Path) -
     assert saved(job) and not job.spec.result_path("answers.jsonl").exists()
 
 
+def test_as_many_files_may_be_open_as_there_are_connections(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    write_prompts(tmp_path, ["a"])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        job_on(tmp_path, server, concurrency=100)()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 300
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
+    write_prompts(tmp_path, ["b"])
+    with pytest.raises(ConfigError, match=r"api\.concurrency = 100: this process may open 256 files .* at most 56"):
+        job_on(tmp_path, server, concurrency=100)()
+    assert len(server.asked) == 1
+
+
 def test_a_superseded_attempt_sends_no_more(tmp_path: Path, server: Server, attempt: Path) -> None:
     write_prompts(tmp_path, [str(number) for number in range(500)])
     job = job_on(tmp_path, server, requests_per_minute=1200)

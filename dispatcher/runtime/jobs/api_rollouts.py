@@ -21,6 +21,7 @@ from dispatcher.runtime.http_api.config import ApiConfig
 from dispatcher.runtime.http_api.exchange import HttpRequest
 from dispatcher.runtime.http_api.key import ApiKey, read_key
 from dispatcher.runtime.http_api.monitor import Monitor
+from dispatcher.runtime.http_api.open_files import allow_connections
 from dispatcher.runtime.http_api.plan import Plan
 from dispatcher.runtime.http_api.responses import FOLDER, Answer, Responses, json_line
 from dispatcher.runtime.http_api.route import LOCAL_HOSTS
@@ -162,6 +163,7 @@ class ApiRollouts(BasicJob[C], Generic[C]):
         _log.info("%s: %d of %d requests are answered", self.spec.name, before, len(plan))
         if not missing:
             return {}
+        allow_connections(self.api.concurrency)
         responses.begin()
         tasks = plan.tasks(missing, self._headers(key))
         workers = Workers(self.api, key, tasks, fault=self.fault, record=self._recorder(responses))

@@ -114,7 +114,11 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
 @click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
 @overrides_argument
-@click.option("--restore", metavar="REL_PATH", help="Start from this checkpoint, a path below the checkpoints.")
+@click.option(
+    "--restore",
+    metavar="REL_PATH",
+    help="Start from this checkpoint, a path below the checkpoints: default/default/NAME/best.",
+)
 @click.option(
     "--from",
     "rewind_to",

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 from dispatcher.base.values import shown
-from dispatcher.checkpoints.storage import is_url, normal
+from dispatcher.checkpoints.storage import LATEST, is_url, normal
 from dispatcher.errors import CheckpointError, UsageError, nearest
+from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import CheckpointRef, Contents, Restored
 from dispatcher.runtime.configuration import Config, check, configuration, defaults, merge, with_new_names
 from dispatcher.runtime.execution import ExecutionSpec
@@ -66,10 +67,13 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
     ) -> Self:
         """A job restored from the checkpoint at `rel_path`, with its configuration and `runtime_cfg` merged over it.
 
+        The name `latest` stands for the run's latest checkpoint now.
+
         Its class is the one that saved the checkpoint if that is `cls` or a subclass, else `cls`: a job may start from
         another job's checkpoint. ConfigError when the checkpoint's configuration has values of the model (or of the
         job, if the same class saved it) that no field reads any more: see `renamed_from` of `field`.
         """
+        rel_path = _named(rel_path, spec)
         saved, where = _contents_at(rel_path, spec)
         made_by = cls._class_for(saved, where)
         if saved.config is None:
@@ -116,11 +120,38 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
 
 def _contents_at(rel_path: str, spec: ExecutionSpec) -> tuple[Contents, str]:
     series, name = place_of(rel_path, spec)
-    folder = Path(normal(spec.hardware.cluster.checkpoints)) / series
-    if not is_url(spec.hardware.cluster.checkpoints) and folder.parent.is_dir() and not folder.is_dir():
-        # Most likely the run's name is misspelt: suggest a similar one.
-        beside = sorted(path.name for path in folder.parent.iterdir() if path.is_dir())
-        raise CheckpointError(f"{folder}: no checkpoints there{nearest(folder.name, beside)}")
+    if not is_url(spec.hardware.cluster.checkpoints):
+        _check_folder(Path(normal(spec.hardware.cluster.checkpoints)), series, name)
     with manager_at(series, spec) as manager:
         ref = manager.find(name)
         return manager.contents(ref), ref.url
+
+
+def _named(rel_path: str, spec: ExecutionSpec) -> str:
+    """`rel_path`, with the name of a checkpoint in place of `latest`: the same on all processes, and from now on."""
+    series, name = place_of(rel_path, spec)
+    if name != LATEST:
+        return rel_path
+
+    def latest() -> str | None:
+        with manager_at(series, spec) as manager:
+            found = manager.latest()
+            return None if found is None else found.name
+
+    found = collectives.broadcast_result(latest)
+    return rel_path if found is None else f"{series}/{found}"
+
+
+def _check_folder(checkpoints: Path, series: str, name: str) -> None:
+    """CheckpointError for a path that cannot be that of a checkpoint, with what was most likely meant."""
+    folder = checkpoints / series
+    if not folder.is_dir():
+        beside = sorted(path.name for path in folder.parent.glob("*/"))
+        raise CheckpointError(
+            f"{folder}: no checkpoints there{nearest(folder.name, beside)}: expected a path below {checkpoints}, such "
+            "as project/group/name/best"
+        )
+    if (folder / name / LATEST).is_file():
+        raise CheckpointError(
+            f"{folder / name} is a run: add the name of a checkpoint, such as {series}/{name}/{LATEST}"
+        )

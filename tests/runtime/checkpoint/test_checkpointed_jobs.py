@@ -326,6 +326,13 @@ def test_a_misspelt_run_is_told_from_a_missing_checkpoint(tmp_path):
         Shifting.from_checkpoint_path("lab/night/rum/at-0", spec)
     with pytest.raises(CheckpointError, match=r"no such checkpoint \(known: at-0, at-1, at-2\)"):
         Shifting.from_checkpoint_path("lab/night/run/at-9", spec)
+    with pytest.raises(CheckpointError, match=r"lab/night/run is a run: add .*, such as lab/night/run/latest$"):
+        Shifting.from_checkpoint_path("lab/night/run", spec)
+    with pytest.raises(CheckpointError, match=rf"no checkpoints there.*: expected a path below {tmp_path}/checkpoints"):
+        Shifting.from_checkpoint_path("checkpoints/lab/night/run/at-0", spec)
+    assert float(Shifting.from_checkpoint_path("lab/night/run/latest", spec).total) == 13
+    make(Adding, tmp_path).register("at-0")
+    assert float(Shifting.from_checkpoint_path("lab/night/run/latest", spec).total) == 11
     assert [path.name for path in (tmp_path / "checkpoints/lab/night").iterdir()] == ["run"]
 
 

@@ -117,15 +117,21 @@ def arrays_of(model: nnx.Module, kind: type[nnx.Variable[Any]] | None = None) ->
 
 
 def eval_shape(make_model: Callable[[], M]) -> M:
-    """The model that `make_model` returns, with shapes in place of arrays; nothing is computed."""
+    """The model that `make_model` returns, with shapes in place of arrays; nothing is computed.
 
-    def made() -> M:
+    nnx.eval_shape would check the partition specs as well, with errors that do not say which variable is at fault.
+    """
+    graphs = []
+
+    def made() -> Any:
         model = make_model()
         _refuse_no_arrays(model)
-        return model
+        graph, state = nnx.split(model)
+        graphs.append(graph)
+        return state
 
-    model: M = nnx.eval_shape(made)
-    return model
+    shapes = jax.eval_shape(made)
+    return nnx.merge(graphs[0], shapes)
 
 
 def name_of(path: tuple[Any, ...]) -> str:

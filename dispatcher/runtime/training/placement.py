@@ -154,7 +154,8 @@ class Placement:
         logical, axes = ", ".join(rules) or "there are no rules", ", ".join(self.mesh.shape)
         raise ConfigError(
             f"unknown axis {name!r}{nearest(str(name), [*rules, *self.mesh.shape])}: not a logical axis "
-            f"({logical}) nor one of the mesh ({axes}); map it in training.axis_rules, to null for replication"
+            f"({logical}) nor one of the mesh ({axes}); map it in AXIS_RULES or training.axis_rules, to null for "
+            "replication"
         )
 
     def _with_fsdp(self, axes: list[Axes], shape: tuple[int, ...], itemsize: int) -> list[Axes]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -474,6 +474,18 @@ def test_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     # The optimizer's schedule does not count the step that was left out.
     assert [first["lr"], second["lr"], third["lr"]] == pytest.approx([0, 0.1, 0.1])
     assert all(np.isfinite(array).all() for array in arrays(job).values() if array.dtype.kind == "f")
+
+
+def test_an_axis_without_a_rule_is_told_with_its_array(tmp_path: Path) -> None:
+    class Unmapped(Classification):
+        AXIS_RULES: ClassVar = {"embd": None}
+
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            kernel = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", None))
+            return nnx.Linear(FEATURES, CLASSES, kernel_init=kernel, rngs=rngs)
+
+    with pytest.raises(ConfigError, match=r"kernel \[8, 4\]: unknown axis 'embed' \(did you mean 'embd'\?\)"):
+        made(tmp_path, cls=Unmapped).begin()
 
 
 def test_steps_that_are_left_out_are_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any, Final, NamedTuple
@@ -16,6 +16,7 @@ from dispatcher.runtime.training.data import Read, Reader
 
 # A reader that hangs must not hide the error that ends a training, nor keep its process from exiting.
 _CLOSE_TIMEOUT_S: Final = 5.0
+_TELL_EVERY_S: Final = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +47,11 @@ class Loader:
         self._request([steps, *following[: self._ahead]])
         _, future = self._waiting.pop(0)
         began_s = time.monotonic()
+        while not future.done():
+            wait([future], timeout=_TELL_EVERY_S)
+            if not future.done():
+                waited_s = time.monotonic() - began_s
+                _log.warning("no batch for %.0f s: the data is read slowly, or its reader hangs", waited_s)
         host, position = future.result()
         waited_s = time.monotonic() - began_s
         return Loaded(self._reader.on_devices(host, self._mesh, steps), position, waited_s)

@@ -133,14 +133,20 @@ def test_threads_read_ahead_at_the_same_time_and_batches_stay_in_order(mesh: Any
     assert position == {"samples": 16, "rows": ROWS}
 
 
-def test_waiting_for_data_is_measured(mesh: Any) -> None:
+def test_waiting_for_data_is_measured_and_told(
+    mesh: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     class Slow(Arrays):
         def __getbatch__(self, indices: Any) -> Any:
-            time.sleep(0.05)
+            time.sleep(0.25)
             return super().__getbatch__(indices)
 
     loader = Loader(make_reader(Slow({"y": np.arange(ROWS)}), 4, mesh, seed=1), mesh, ahead=0)
-    assert loader.take(1).waited_s >= 0.04
+    assert loader.take(1).waited_s >= 0.2
+    assert "no batch for" not in caplog.text
+    monkeypatch.setattr(loader_module, "_TELL_EVERY_S", 0.1)
+    loader.take(1)
+    assert "no batch for 0 s: the data is read slowly, or its reader hangs" in caplog.text
     loader.close()
 
 

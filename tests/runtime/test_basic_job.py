@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dispatcher.errors import ConfigError
+from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime.configuration import configuration, configure, current_config, field
 from dispatcher.runtime.jobs.basic import BasicJob
 
@@ -83,6 +83,25 @@ def test_a_row_is_what_json_can_say(tmp_path: Path) -> None:
     job.calls = []
     assert job() == {"array": 0.5, "count": 3, "loss": "NaN", "name": "x"}
     assert json.loads(job.spec.result_path("result.json").read_text())["loss"] == "NaN"
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"loss": np.ones(3)}, r"the result has loss: array\(\[1\., 1\., 1\.\]\): expected a number or text in a row"),
+        ({"loss": None}, "the result has loss: None"),
+        (0.5, "the result is float: expected a row"),
+    ],
+)
+def test_what_makes_no_row_is_named(tmp_path: Path, result: Any, message: str) -> None:
+    class Other(Count):
+        def run(self) -> Any:
+            return result
+
+    with configuration(Other.checked_config({"count": {"text": "a"}})):
+        job = Other.local(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        job()
 
 
 def test_a_job_that_lacks_a_value_is_not_made(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 import jax
 from jax.experimental import multihost_utils
 
+from dispatcher.errors import UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.configuration import Config, checked, configuration, configure, current_config
 from dispatcher.runtime.execution import ExecutionSpec, local
@@ -142,7 +143,7 @@ class BasicJob(ABC, Generic[C]):
         result = self.run()
         # A row means that every checkpoint is committed.
         self.wait()
-        row = None if result is None else {name: _cell(value) for name, value in result.items()}
+        row = None if result is None else _checked_row(result)
         if row is not None:
             collectives.broadcast_result(lambda: self._write(row))
         self.sync("end")
@@ -155,5 +156,19 @@ class BasicJob(ABC, Generic[C]):
             json.dump(row, file, ensure_ascii=False)
 
 
-def _cell(value: Any) -> float | str:
-    return value if isinstance(value, (str, int)) else json_number(float(value))
+def _checked_row(result: Any) -> Row:
+    """A row of results as JSON has it; UsageError when it is none."""
+    if not isinstance(result, Mapping):
+        raise UsageError(
+            f"the result is {type(result).__qualname__}: expected a row, {{name: number or text}}, or None"
+        )
+    return {str(name): _cell(name, value) for name, value in result.items()}
+
+
+def _cell(name: Any, value: Any) -> float | str:
+    if isinstance(value, (str, int)):
+        return value
+    try:
+        return json_number(float(value))
+    except (TypeError, ValueError):
+        raise UsageError(f"the result has {name}: {value!r:.80}: expected a number or text in a row") from None

@@ -144,7 +144,12 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
 
     def optimizer(self) -> optax.GradientTransformation:
         """The optimizer; by default the one that `optimization` in the configuration describes."""
-        return make_optimizer(self._optimization[0], self.schedule())
+        schedule = self.schedule()
+        if not callable(schedule):
+            raise ConfigError(
+                f"schedule() is {schedule!r}: expected a function of the step: optax.constant_schedule(...)"
+            )
+        return make_optimizer(self._optimization[0], schedule)
 
     def init_optimizer(self, params: Arrays) -> Any:
         """The optimizer's first state; replaced by a `step` that does not use `optimizer`, or uses several. Traced."""

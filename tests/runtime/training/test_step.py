@@ -309,6 +309,26 @@ def test_what_evaluated_adds_are_numbers(value: Any, seen: str) -> None:
         numbers({"loss": 1, "energy": value})
 
 
+def test_a_schedule_is_a_function(tmp_path: Path) -> None:
+    class Constant(Classification):
+        optimizer = Trainer.optimizer
+
+        def schedule(self) -> Any:
+            return 1e-3
+
+    with pytest.raises(ConfigError, match=r"schedule\(\) is 0\.001: expected a function of the step"):
+        made(tmp_path, cls=Constant).begin()
+
+
+def test_evaluations_have_names(tmp_path: Path) -> None:
+    class Listed(Classification):
+        def evaluations(self) -> Any:
+            return [Arrays(samples(8, seed=2))]
+
+    with pytest.raises(ConfigError, match=r"evaluations\(\) is list: expected sources by name"):
+        made(tmp_path, cls=Listed).begin()
+
+
 @pytest.mark.parametrize("best", ["held_out/loss", ("held_out/loss", "lower"), ("held_out/loss",)])
 def test_the_best_is_a_metric_and_a_direction(best: Any) -> None:
     with pytest.raises(ConfigError, match=r"expected a metric and 'min' or 'max': \('held_out/loss', 'min'\), or None"):

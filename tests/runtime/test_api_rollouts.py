@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from fleet import wait_until
 from model_server import Asked, Handler, Server, answer, completion, serving, troubled
+from small_disks import small_disk_at
 
 from dispatcher import contract
 from dispatcher.errors import ConfigError, RequestError, StorageError, SupersededError
@@ -410,12 +411,12 @@ def test_a_full_disk_ends_the_job_and_leaves_complete_lines(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resource = pytest.importorskip("resource")
-    write_prompts(tmp_path, [str(number) * 200 for number in range(9)])
+    write_prompts(tmp_path, [str(number) * 8000 for number in range(9)])
     job = job_on(tmp_path, server, concurrency=1)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     # The size of files is limited in place of the disk's.
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16 + 2000, before[1]))
     try:
         with pytest.raises(StorageError, match=r"1\.jsonl: a response cannot be saved"):
             job()
@@ -427,6 +428,16 @@ def test_a_full_disk_ends_the_job_and_leaves_complete_lines(
     job()
     # Only the one whose answer could not be saved was sent twice.
     assert sorted(server.times().values()) == [1] * 8 + [2]
+
+
+def test_on_a_disk_that_is_full_nothing_is_sent(tmp_path: Path, server: Server) -> None:
+    write_prompts(tmp_path, ["a"])
+    job = job_on(tmp_path, server)
+    place, full = job.spec.result_path("responses"), r"a file for responses cannot be created: .*the disk is full"
+    place.parent.mkdir(parents=True)
+    with small_disk_at(place, "size=16k"), pytest.raises(StorageError, match=full):
+        job()
+    assert not server.asked
 
 
 def test_the_file_for_responses_is_there_before_anything_is_sent(tmp_path: Path) -> None:
@@ -450,7 +461,7 @@ def test_a_response_that_is_not_synced_is_no_answer(
     sync = os.fsync
 
     def fails(descriptor: int) -> None:
-        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("1.jsonl"):
+        if server.asked and os.readlink(f"/proc/self/fd/{descriptor}").endswith("1.jsonl"):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         sync(descriptor)
 

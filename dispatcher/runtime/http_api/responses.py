@@ -27,6 +27,7 @@ from dispatcher.errors import StorageError
 
 FOLDER: Final = "responses"
 _MOST_OPEN: Final = 64
+_LEAST_ROOM: Final = 2**16
 
 _log = logging.getLogger(__name__)
 
@@ -135,6 +136,7 @@ class Responses:
                 except FileExistsError:
                     continue
                 files.sync_directory(self._directory)
+                _check_room(fd)
                 return _OwnFile(self._path(number), number, fd)
 
     def _numbers(self) -> list[int]:
@@ -207,6 +209,15 @@ class _OwnFile:
                 self._is_broken = True
                 raise
             self._synced = reached
+
+
+def _check_room(fd: int) -> None:
+    """OSError when the disk is full: else each attempt would send requests whose answers cannot be saved."""
+    try:
+        files.write_all(fd, b" " * _LEAST_ROOM, 0)
+        os.fsync(fd)
+    finally:
+        os.ftruncate(fd, 0)
 
 
 def _lines(path: Path, number: int) -> Iterator[tuple[str, _Place]]:

@@ -19,7 +19,7 @@ from dispatcher.runtime.training.evaluation import EvaluationInterrupted, check_
 from dispatcher.runtime.training.loader import Loader
 from dispatcher.runtime.training.skipped import SkippedSteps
 from dispatcher.runtime.training.speed import PEAK_FLOPS, Stopwatch
-from dispatcher.runtime.training.values import LOSS, Mean, read
+from dispatcher.runtime.training.values import LOSS, read
 
 if TYPE_CHECKING:
     from dispatcher.runtime.training.policy import Policy
@@ -161,7 +161,8 @@ class Loop:
         """The metrics of the step `end`, the last one of `block`, and since those that were read before the speed and
         the number of skipped steps."""
         self._skipped.see(end, block)
-        means: dict[str, Mean] = jax.device_get(at_step(block.metrics, -1))
+        # Read whole: to take one step of each metric on the devices would be an operation for each.
+        means = at_step(jax.device_get(dict(block.metrics)), -1)
         units = float(means[LOSS].weight) if LOSS in means else float(self._training.batch_size)
         speed = self._watch.read(
             rows=self._training.batch_size,

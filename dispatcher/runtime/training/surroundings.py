@@ -1,4 +1,4 @@
-"""What "bit for bit" depends on beside the code and the data: the devices, XLA's flags, the versions of JAX."""
+"""What "bit for bit" depends on beside the code and the data: devices, XLA's flags, versions of JAX, two settings."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import jax
 
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec
+    from dispatcher.runtime.training.config import TrainingConfig
 
 COMPILED: Final = "compiled"
 CACHE: Final = "jax_compilation_cache_dir"
@@ -19,14 +20,16 @@ CACHE: Final = "jax_compilation_cache_dir"
 _log = logging.getLogger(__name__)
 
 
-def found() -> dict[str, Any]:
+def found(training: TrainingConfig) -> dict[str, Any]:
     """What is saved with each checkpoint. The number of processes is not among it: it changes no bits."""
     first = jax.devices()[0]
     return {
+        "batch_size": training.batch_size,
         "chip": first.device_kind,
         "devices": jax.device_count(),
         "jax": jax.__version__,
         "jaxlib": version("jaxlib"),
+        "seed": training.seed,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 
@@ -37,9 +40,9 @@ def differences(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{name} {saved[name]!r} then, {now[name]!r} now" for name in changed]
 
 
-def tell_differences(saved: Any, where: str) -> None:
+def tell_differences(saved: Any, now: Mapping[str, Any], where: str) -> None:
     """Log what is different from when the checkpoint `where` was saved."""
-    changed = differences(saved, found()) if isinstance(saved, Mapping) else []
+    changed = differences(saved, now) if isinstance(saved, Mapping) else []
     if changed:
         _log.warning("%s: the training goes on, but not bit for bit as before: %s", where, "; ".join(changed))
 

@@ -395,7 +395,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
                 "best": self.best,
                 "measured": self.measured,
                 "pending_metrics": pending_metrics,
-                "surroundings": surroundings.found(),
+                "surroundings": surroundings.found(self.training),
             },
             metrics={key: value for key, value in measured.items() if math.isfinite(value)},
             beside=Contents(position=self.position, random=RandomState.capture(self.live_state.key)),
@@ -470,7 +470,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         self.check_model(restored)
         contents = restored.contents
         metadata = contents.metadata
-        surroundings.tell_differences(metadata.get("surroundings"), restored.ref.url)
+        surroundings.tell_differences(metadata.get("surroundings"), surroundings.found(self.training), restored.ref.url)
         self._hold(restored.tree, restored.ref.step, contents.random.restore() if contents.random is not None else None)
         self.measured = dict(metadata.get("measured") or {})
         self.best = (metadata["best"][0], metadata["best"][1]) if metadata.get("best") else None

@@ -41,10 +41,14 @@ def outcome(job: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        ("tiny_training", {"steps": 160, "save_every": 4}),
-        ("demo_training", {"steps": 240, "save_every": 12, "log_every": 2, "eval_every": 40, "steps_per_call": 2}),
+        pytest.param("tiny_training", {"steps": 160, "save_every": 8, "log_every": 2, "steps_per_call": 2}, id="tiny"),
+        pytest.param(
+            "demo_training",
+            {"steps": 240, "save_every": 12, "log_every": 2, "eval_every": 40, "steps_per_call": 2},
+            id="demo",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["tiny", "demo"],
 )
 def test_twenty_kills_leave_no_trace(tmp_path: Path, jax_cache: Path, module: str, words: dict[str, Any]) -> None:
     train(module, tmp_path / "undisturbed", jax_cache, 0, **{**words, "steps_per_call": 1})

@@ -99,6 +99,28 @@ class Dispatcher:
         return self.end()
 
 
+def processes_with(name: str, value: str) -> dict[int, str]:
+    """Every process whose environment began with this variable, with its command line."""
+    mark = f"{name}={value}".encode()
+    found = {}
+    for pid in os.listdir("/proc"):
+        if pid.isdigit() and int(pid) != os.getpid():
+            with contextlib.suppress(OSError):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(pid)] = words.decode(errors="replace")
+    return found
+
+
+def kill_all_with(name: str, value: str) -> None:
+    """Kill every such process, and those that it starts in the meantime."""
+    while left := processes_with(name, value):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
 class Fleet:
     """A workspace at `root`, and everything that a test starts in it."""
 
@@ -171,26 +193,14 @@ class Fleet:
 
     def pids(self) -> dict[int, str]:
         """Every process of this fleet that lives, with its command line."""
-        mark = f"{MARK}={self.root}".encode()
-        found = {}
-        for name in os.listdir("/proc"):
-            if name.isdigit() and int(name) != os.getpid():
-                with contextlib.suppress(OSError):
-                    if mark in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
-                        words = Path(f"/proc/{name}/cmdline").read_bytes().replace(b"\0", b" ")
-                        found[int(name)] = words.decode(errors="replace")
-        return found
+        return processes_with(MARK, str(self.root))
 
     def close(self) -> None:
         """Kill whatever is left."""
         for dispatcher in self.dispatchers:
             if dispatcher.is_running():
                 dispatcher.kill()
-        while left := self.pids():
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        kill_all_with(MARK, str(self.root))
 
     # What happened.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -14,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from beds.bed import wait_for
+from fleet import kill_all_with
 from volcano_jobs import NAME, make_host, make_submission
 
 from dispatcher.config import CodeMode, Config, Method
@@ -27,6 +27,7 @@ from dispatcher.templates.shell import quoted
 from dispatcher.workspace import Layout
 
 KEY = Key("j0", 1)
+SUBMISSION = "DISPATCHER_SUBMISSION_DIR"
 RANK = 'echo "$DISPATCHER_PROCESS_ID of $DISPATCHER_NUM_PROCESSES"'
 
 
@@ -57,7 +58,7 @@ class Pods:
         hosts = ",".join(f"{NAME}-0-worker-{index}.{NAME}-0" for index in range(nodes))
         self.environment = {
             **os.environ, **{name: value for name, value in bundle.environment.items() if value is not None},
-            "DISPATCHER_SUBMISSION_DIR": os.fspath(self.script.parent), "VC_WORKER_HOSTS": hosts,
+            SUBMISSION: os.fspath(self.script.parent), "VC_WORKER_HOSTS": hosts,
         }  # fmt: skip
         self.running: list[subprocess.Popen[str]] = []
 
@@ -85,9 +86,9 @@ class Pods:
         wait_for(lambda: text in self.log(index), 30, lambda: f"{text!r} in the log of {index}: {self.log(index)!r}")
 
     def close(self) -> None:
+        # Also what leads a group of its own: the end of a container would take it along.
+        kill_all_with(SUBMISSION, self.environment[SUBMISSION])
         for pod in self.running:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(pod.pid, signal.SIGKILL)
             pod.wait()
             assert pod.stdout is not None
             pod.stdout.close()

@@ -15,7 +15,6 @@ REASONS: `<!-- not run: another host -->`. It is parsed nevertheless, and a disp
 from __future__ import annotations
 
 import ast
-import contextlib
 import doctest
 import json
 import os
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import MAIN
+from fleet import MAIN, processes_with
 
 from dispatcher.base import yaml_text
 from dispatcher.base.users import user_name
@@ -177,13 +176,7 @@ class Reader:
 
     def running(self) -> list[int]:
         """The pids of what the page has started and not ended."""
-        mine = f"{MARK}={self._home}".encode()
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if mine in (process / "environ").read_bytes().split(b"\0"):
-                    found.append(int(process.name))
-        return found
+        return [*processes_with(MARK, str(self._home))]
 
     def _type(self, text: str, where: str) -> None:
         assert text.startswith("$ "), f"{where}: expected a line that begins with `$ `"

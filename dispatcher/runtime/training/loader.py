@@ -47,11 +47,9 @@ class Loader:
         self._request([steps, *following[: self._ahead]])
         _, future = self._waiting.pop(0)
         began_s = time.monotonic()
-        while not future.done():
-            wait([future], timeout=_TELL_EVERY_S)
-            if not future.done():
-                waited_s = time.monotonic() - began_s
-                _log.warning("no batch for %.0f s: the data is read slowly, or its reader hangs", waited_s)
+        while not wait([future], timeout=_TELL_EVERY_S).done:
+            waited_s = time.monotonic() - began_s
+            _log.warning("no batch for %.0f s: the data is read slowly, or its reader hangs", waited_s)
         host, position = future.result()
         waited_s = time.monotonic() - began_s
         return Loaded(self._reader.on_devices(host, self._mesh, steps), position, waited_s)

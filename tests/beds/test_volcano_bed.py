@@ -189,7 +189,7 @@ def test_jobs_that_finished_are_deleted_in_time_but_aborted_ones(volcano: Volcan
 
 
 def test_pods_know_each_other_by_the_plugins(volcano: VolcanoBed) -> None:
-    script = "env | grep ^V[CK]_ | sort; cat /etc/volcano/w.host; echo; hostname; cd /root/.ssh; ls; stat -Lc %a id_rsa"
+    script = "env | grep ^V[CK]_ | sort; cat /etc/volcano/w.host; echo; hostname; cd ~/.ssh; ls; stat -Lc %a id_rsa"
     volcano.create(job("a", *shell(script), replicas=2, plugins={"env": [], "svc": [], "ssh": []}))
     volcano.wait_for_job("a", "Completed")
     assert volcano.kubectl("logs", "a-w-1").stdout.split() == [

@@ -103,7 +103,12 @@ class Recorder:
 
         with concurrent.futures.ThreadPoolExecutor() as pool:
             text = "".join(pool.map(said, commands))
-        (DIRECTORY / f"{file}.txt").write_text(text.replace(str(self.slurm.directory), "/home/lab"))
+        for here, recorded in (
+            (str(self.slurm.directory), "/home/lab"),
+            ("AllocNode:Sid=localhost:", "AllocNode:Sid=login:"),
+        ):
+            text = text.replace(here, recorded)
+        (DIRECTORY / f"{file}.txt").write_text(text)
 
     def accounted(self, row: str, *states: str) -> None:
         """Wait until sacct knows the job in one of these states: it lags behind."""

@@ -14,7 +14,8 @@ from objects import JOB_NAME, JOB_NAMESPACE, containers, owner, tasks
 from pods import pod_name
 
 HOSTS_PATH = "/etc/volcano"
-SSH_PATH = "/root/.ssh"
+# Below the home of the user as whom a container runs by default.
+SSH_PATH = str(Path("~root/.ssh").expanduser())
 # The secret's key of each file.
 SSH_FILES = {"id_rsa": "id_rsa", "id_rsa.pub": "id_rsa.pub", "authorized_keys": "id_rsa.pub", "config": "config"}
 

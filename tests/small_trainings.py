@@ -64,6 +64,21 @@ class Classification(Trainer[Any, Any]):
         return losses, {"accuracy": logits.argmax(-1) == batch["label"]}
 
 
+class Weighted(Classification):
+    """Rows whose weights are very different."""
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        return nnx.Linear(FEATURES, CLASSES, rngs=rngs)
+
+    def evaluations(self) -> Any:
+        return {}
+
+    def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+        losses = optax.softmax_cross_entropy_with_integer_labels(model(batch["x"]), batch["label"])
+        weights = jnp.where(batch["label"] == 0, 0.0, 10.0 ** batch["label"])
+        return (losses * weights, weights), {"accuracy": losses}
+
+
 class Wide(nnx.Module):
     """Two matrices of 4.5 MB with the logical axes of Flax's documentation."""
 
@@ -112,6 +127,13 @@ def made(
     with configuration(cls.checked_config(words)):
         spec = dataclasses.replace(local(root, name), topology=topology or Topology((jax.devices()[0],)))
         return cls(spec)
+
+
+def trained(root: Any, name: str = "small", cls: Any = Classification, **words: Any) -> Any:
+    """As `made`, and run."""
+    job = made(root, name, cls, **words)
+    job()
+    return job
 
 
 def arrays(job: Any) -> dict[str, np.ndarray[Any, Any]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +13,11 @@ import optax
 import pytest
 from flax import nnx
 from pages import class_of_page
-from small_trainings import CLASSES, FEATURES, Classification, Classifier, arrays, made, samples
+from small_trainings import CLASSES, FEATURES, Classification, Classifier, Weighted, arrays, made, samples, trained
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.configuration import field
 from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training.data import Arrays, read_batch
-from dispatcher.runtime.training.evaluation import check_best, numbers
 from dispatcher.runtime.training.order import rows_at
 from dispatcher.runtime.training.trainer import Trainer
 from dispatcher.runtime.training.values import Mean
@@ -29,12 +25,6 @@ from dispatcher.runtime.training.values import Mean
 pytestmark = pytest.mark.demo
 
 PAGE = Path(__file__).parents[3] / "docs" / "trainer.md"
-
-
-def trained(root: Path, name: str = "small", cls: Any = Classification, **words: Any) -> Any:
-    job = made(root, name, cls, **words)
-    job()
-    return job
 
 
 def batches(job: Any) -> list[Any]:
@@ -134,49 +124,6 @@ def test_blocks_that_other_settings_do_not_fit_are_refused(tmp_path: Path) -> No
         made(tmp_path, steps_per_call=4, log_every=10)
 
 
-@dataclass(frozen=True)
-class Size:
-    width: int = field("classifier/width", default=3)
-
-
-@dataclass(frozen=True)
-class Noise:
-    scale: float = field("noise/scale", default=0.1)
-
-
-def test_a_configuration_of_ones_own_leaves_the_trainers_settings(tmp_path: Path) -> None:
-    class Sized(Classification):
-        @classmethod
-        def config(cls) -> Any:
-            return Noise
-
-        @classmethod
-        def model_classes(cls) -> Any:
-            return (Size,)
-
-        def make_model(self, rngs: nnx.Rngs) -> Any:
-            return nnx.Linear(FEATURES, self.model_config.width, rngs=rngs)
-
-    job = made(tmp_path, cls=Sized, steps=2)
-    assert (job.args, job.model_config, job.training.steps) == (Noise(), Size(), 2)
-    assert job.setup.layout.abstract.params["kernel"].shape == (FEATURES, 3)
-
-
-class Weighted(Classification):
-    """Rows whose weights are very different."""
-
-    def make_model(self, rngs: nnx.Rngs) -> Any:
-        return nnx.Linear(FEATURES, CLASSES, rngs=rngs)
-
-    def evaluations(self) -> Any:
-        return {}
-
-    def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
-        losses = optax.softmax_cross_entropy_with_integer_labels(model(batch["x"]), batch["label"])
-        weights = jnp.where(batch["label"] == 0, 0.0, 10.0 ** batch["label"])
-        return (losses * weights, weights), {"accuracy": losses}
-
-
 def test_microbatches_of_other_weights_add_up_to_the_batch(tmp_path: Path) -> None:
     one = trained(tmp_path, "one", Weighted, steps=3)
     parts = trained(tmp_path, "parts", Weighted, steps=3, per_device_batch_size=2)
@@ -233,16 +180,6 @@ def test_gradients_of_the_whole_batch_are_clipped_as_optax_clips_them(tmp_path: 
         np.testing.assert_allclose(job.live_state.params[name], array, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
-def test_the_names_of_the_trainers_own_metrics_are_taken(tmp_path: Path) -> None:
-    class Taken(Weighted):
-        def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
-            value, metrics = super().loss(model, batch, rngs)
-            return value, {"loss": metrics["accuracy"]}
-
-    with pytest.raises(ValueError, match="loss: a metric beside the loss has the name of one of the trainer's own"):
-        made(tmp_path, cls=Taken).update(samples(8, seed=0))
-
-
 class Scalar(Classification):
     """Returns means, which are means of the batch only where no row is padded."""
 
@@ -267,81 +204,6 @@ def test_a_single_number_is_refused_where_rows_are_padded_before_the_first_step(
     assert job.steps_done == 0
     full = trained(tmp_path, "full", ScalarInFull, steps=2)
     assert [line["loss"] for line in lines(full)] == pytest.approx([line["loss"] for line in lines(whole)][:2])
-
-
-def test_the_metric_of_the_best_is_looked_up_before_the_first_step(tmp_path: Path) -> None:
-    class Wrong(Classification):
-        BEST = ("held_out/acuracy", "max")
-
-    job = made(tmp_path, cls=Wrong)
-    with pytest.raises(ConfigError, match=r"'held_out/acuracy' \(did you mean 'held_out/accuracy'\?\), or None"):
-        job()
-    assert job.state is None
-
-
-def test_what_evaluated_adds_without_evaluations_needs_no_best(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Watched(Classification):
-        BEST: Any = Trainer.BEST
-
-        def evaluations(self) -> Any:
-            return {}
-
-        def evaluated(self) -> dict[str, float]:
-            return {**super().evaluated(), "energy": np.float32(math.nan)}
-
-    job = made(tmp_path, "watched", Watched, steps=1)
-    seen: list[int] = []
-    # As in a notebook.
-    job.on_step = lambda step, metrics: seen.append(step)
-    assert "best_step" not in job()
-    assert seen == [1]
-    assert "never the best" not in caplog.text
-    Watched.BEST = ("energy", "min")
-    assert "best_step" not in trained(tmp_path, "watched", Watched, steps=2).result()
-    assert "watched: step 2: energy is nan, never the best" in caplog.text
-
-
-@pytest.mark.parametrize("value, seen", [(np.ones(3), r"an array \[3\]"), ("low", "str"), (None, "NoneType")])
-def test_what_evaluated_adds_are_numbers(value: Any, seen: str) -> None:
-    with pytest.raises(TypeError, match=rf"evaluated\(\): 'energy' is {seen}: expected a single number"):
-        numbers({"loss": 1, "energy": value})
-
-
-def test_a_schedule_is_a_function(tmp_path: Path) -> None:
-    class Constant(Classification):
-        optimizer = Trainer.optimizer
-
-        def schedule(self) -> Any:
-            return 1e-3
-
-    with pytest.raises(ConfigError, match=r"schedule\(\) is 0\.001: expected a function of the step"):
-        made(tmp_path, cls=Constant).begin()
-
-
-def test_evaluations_have_names(tmp_path: Path) -> None:
-    class Listed(Classification):
-        def evaluations(self) -> Any:
-            return [Arrays(samples(8, seed=2))]
-
-    with pytest.raises(ConfigError, match=r"evaluations\(\) is list: expected sources by name"):
-        made(tmp_path, cls=Listed).begin()
-
-
-@pytest.mark.parametrize("best", ["held_out/loss", ("held_out/loss", "lower"), ("held_out/loss",)])
-def test_the_best_is_a_metric_and_a_direction(best: Any) -> None:
-    with pytest.raises(ConfigError, match=r"expected a metric and 'min' or 'max': \('held_out/loss', 'min'\), or None"):
-        check_best(best, [])
-
-
-def test_a_model_that_is_none_is_named(tmp_path: Path) -> None:
-    class Wrong(Classification):
-        def make_model(self, rngs: nnx.Rngs) -> Any:
-            return (super().make_model(rngs), rngs)
-
-    with pytest.raises(ConfigError, match=r"make_model returned tuple: expected a model, an nnx\.Module"):
-        made(tmp_path, cls=Wrong)()
 
 
 def test_what_is_trained_is_any_filter(tmp_path: Path) -> None:
@@ -494,18 +356,6 @@ def test_a_step_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     # The optimizer's schedule does not count the step that was left out.
     assert [first["lr"], second["lr"], third["lr"]] == pytest.approx([0, 0.1, 0.1])
     assert all(np.isfinite(array).all() for array in arrays(job).values() if array.dtype.kind == "f")
-
-
-def test_an_axis_without_a_rule_is_told_with_its_array(tmp_path: Path) -> None:
-    class Unmapped(Classification):
-        AXIS_RULES: ClassVar = {"embd": None}
-
-        def make_model(self, rngs: nnx.Rngs) -> Any:
-            kernel = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", None))
-            return nnx.Linear(FEATURES, CLASSES, kernel_init=kernel, rngs=rngs)
-
-    with pytest.raises(ConfigError, match=r"kernel \[8, 4\]: unknown axis 'embed' \(did you mean 'embd'\?\)"):
-        made(tmp_path, cls=Unmapped).begin()
 
 
 def test_steps_that_are_left_out_are_counted_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

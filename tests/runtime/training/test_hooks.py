@@ -1,0 +1,146 @@
+"""What a trainer's hooks may say, and how it is told before the first step what they may not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from flax import nnx
+from small_trainings import CLASSES, FEATURES, Classification, Weighted, made, samples, trained
+
+from dispatcher.errors import ConfigError
+from dispatcher.runtime.configuration import field
+from dispatcher.runtime.training.data import Arrays
+from dispatcher.runtime.training.evaluation import check_best, numbers
+from dispatcher.runtime.training.trainer import Trainer
+
+pytestmark = pytest.mark.demo
+
+
+@dataclass(frozen=True)
+class Size:
+    width: int = field("classifier/width", default=3)
+
+
+@dataclass(frozen=True)
+class Noise:
+    scale: float = field("noise/scale", default=0.1)
+
+
+def test_a_configuration_of_ones_own_leaves_the_trainers_settings(tmp_path: Path) -> None:
+    class Sized(Classification):
+        @classmethod
+        def config(cls) -> Any:
+            return Noise
+
+        @classmethod
+        def model_classes(cls) -> Any:
+            return (Size,)
+
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            return nnx.Linear(FEATURES, self.model_config.width, rngs=rngs)
+
+    job = made(tmp_path, cls=Sized, steps=2)
+    assert (job.args, job.model_config, job.training.steps) == (Noise(), Size(), 2)
+    assert job.setup.layout.abstract.params["kernel"].shape == (FEATURES, 3)
+
+
+def test_the_names_of_the_trainers_own_metrics_are_taken(tmp_path: Path) -> None:
+    class Taken(Weighted):
+        def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+            value, metrics = super().loss(model, batch, rngs)
+            return value, {"loss": metrics["accuracy"]}
+
+    with pytest.raises(ValueError, match="loss: a metric beside the loss has the name of one of the trainer's own"):
+        made(tmp_path, cls=Taken).update(samples(8, seed=0))
+
+
+def test_the_metric_of_the_best_is_looked_up_before_the_first_step(tmp_path: Path) -> None:
+    class Wrong(Classification):
+        BEST = ("held_out/acuracy", "max")
+
+    job = made(tmp_path, cls=Wrong)
+    with pytest.raises(ConfigError, match=r"'held_out/acuracy' \(did you mean 'held_out/accuracy'\?\), or None"):
+        job()
+    assert job.state is None
+
+
+def test_what_evaluated_adds_without_evaluations_needs_no_best(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Watched(Classification):
+        BEST: Any = Trainer.BEST
+
+        def evaluations(self) -> Any:
+            return {}
+
+        def evaluated(self) -> dict[str, float]:
+            return {**super().evaluated(), "energy": np.float32(math.nan)}
+
+    job = made(tmp_path, "watched", Watched, steps=1)
+    seen: list[int] = []
+    # As in a notebook.
+    job.on_step = lambda step, metrics: seen.append(step)
+    assert "best_step" not in job()
+    assert seen == [1]
+    assert "never the best" not in caplog.text
+    Watched.BEST = ("energy", "min")
+    assert "best_step" not in trained(tmp_path, "watched", Watched, steps=2).result()
+    assert "watched: step 2: energy is nan, never the best" in caplog.text
+
+
+@pytest.mark.parametrize("value, seen", [(np.ones(3), r"an array \[3\]"), ("low", "str"), (None, "NoneType")])
+def test_what_evaluated_adds_are_numbers(value: Any, seen: str) -> None:
+    with pytest.raises(TypeError, match=rf"evaluated\(\): 'energy' is {seen}: expected a single number"):
+        numbers({"loss": 1, "energy": value})
+
+
+def test_a_schedule_is_a_function(tmp_path: Path) -> None:
+    class Constant(Classification):
+        optimizer = Trainer.optimizer
+
+        def schedule(self) -> Any:
+            return 1e-3
+
+    with pytest.raises(ConfigError, match=r"schedule\(\) is 0\.001: expected a function of the step"):
+        made(tmp_path, cls=Constant).begin()
+
+
+def test_evaluations_have_names(tmp_path: Path) -> None:
+    class Listed(Classification):
+        def evaluations(self) -> Any:
+            return [Arrays(samples(8, seed=2))]
+
+    with pytest.raises(ConfigError, match=r"evaluations\(\) is list: expected sources by name"):
+        made(tmp_path, cls=Listed).begin()
+
+
+@pytest.mark.parametrize("best", ["held_out/loss", ("held_out/loss", "lower"), ("held_out/loss",)])
+def test_the_best_is_a_metric_and_a_direction(best: Any) -> None:
+    with pytest.raises(ConfigError, match=r"expected a metric and 'min' or 'max': \('held_out/loss', 'min'\), or None"):
+        check_best(best, [])
+
+
+def test_a_model_that_is_none_is_named(tmp_path: Path) -> None:
+    class Wrong(Classification):
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            return (super().make_model(rngs), rngs)
+
+    with pytest.raises(ConfigError, match=r"make_model returned tuple: expected a model, an nnx\.Module"):
+        made(tmp_path, cls=Wrong)()
+
+
+def test_an_axis_without_a_rule_is_told_with_its_array(tmp_path: Path) -> None:
+    class Unmapped(Classification):
+        AXIS_RULES: ClassVar = {"embd": None}
+
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            kernel = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", None))
+            return nnx.Linear(FEATURES, CLASSES, kernel_init=kernel, rngs=rngs)
+
+    with pytest.raises(ConfigError, match=r"kernel \[8, 4\]: unknown axis 'embed' \(did you mean 'embd'\?\)"):
+        made(tmp_path, cls=Unmapped).begin()

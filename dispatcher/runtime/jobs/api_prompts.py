@@ -42,7 +42,7 @@ class ApiPrompts(ApiRollouts[PromptsConfig]):
         return PromptsConfig
 
     def requests(self) -> Sequence[Any]:
-        # Kept until the end: answers to lines that were edited in the meantime must not stand beside the new ones.
+        # Kept until the end: answers must not be paired with lines that were edited in the meantime.
         self._lines = self._read_lines()
         system = [] if self.args.system is None else [{"role": "system", "content": self.args.system}]
         bodies = [{"messages": [*system, *_messages(line)]} for line in self._lines]

@@ -67,7 +67,7 @@ class RestoreableJob(CheckpointedJob[C], Generic[C]):
     ) -> Self:
         """A job restored from the checkpoint at `rel_path`, with its configuration and `runtime_cfg` merged over it.
 
-        The name `latest` stands for the run's latest checkpoint now.
+        The name `latest` means the run's latest checkpoint now.
 
         Its class is the one that saved the checkpoint if that is `cls` or a subclass, else `cls`: a job may start from
         another job's checkpoint. ConfigError when the checkpoint's configuration has values of the model (or of the

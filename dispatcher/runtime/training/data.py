@@ -7,9 +7,8 @@ Each process reads only the rows of its own devices.
 
 A `Streamed` is an iterator of rows whose state can be saved; each process has its own.
 
-Rows and batches are pytrees of arrays; a batch has one more axis, its first. Those of a training
-are always full. The last one of an evaluation is padded with copies of its last row, and comes with bool[rows], false
-for these.
+Rows and batches are pytrees of arrays; a batch has one more axis, its first. Those of a training are always full. The
+last one of an evaluation is padded with copies of its last row, and comes with bool[rows], false for these.
 """
 
 from __future__ import annotations

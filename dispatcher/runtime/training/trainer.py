@@ -280,7 +280,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         self._setup = setup = Setup.of(self, mesh, microbatching)
         self._evaluator = Evaluator(setup.compiled, self._sources(), mesh, microbatching.microbatch_size)
         names = self._evaluator.names()
-        # An extended `evaluated` has metrics that nobody knows before.
+        # What an extended `evaluated` adds is known only when it has run; errors of the other metrics are raised here.
         check_best(self.BEST, names if type(self).evaluated is Trainer.evaluated else [])
         if self.main_process():
             _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table(trains=trains))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import durations
 import groups
 import pytest
 from beds.fixtures import (  # noqa: F401 - fixtures of all tests
@@ -29,8 +32,12 @@ from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     tpu,
     volcano,
 )
+from changed import ChangedError, Selection, describe, is_test, select
 from fleet import Fleet, fleet_at
+from import_graph import CHECKOUT
 from small_disks import small_disk_at
+
+SELECTION = pytest.StashKey[Selection]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +47,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help=f"without {groups.NOT_FAST}")
     parser.addoption("--long", action="store_true", help="also the repetitions of what shorter tests prove")
     parser.addoption("--chaos-seed", type=int, default=None, help="repeat a chaos test's choices")
+    parser.addoption(
+        "--changed", nargs="?", const="HEAD", metavar="REV",
+        help="only what depends on what has changed since this revision, committed or not (default: HEAD)",
+    )  # fmt: skip
+    parser.addoption("--record-durations", action="store_true", help="write tests/durations.tsv anew")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,18 +59,55 @@ def pytest_configure(config: pytest.Config) -> None:
         # Readline, which pytest imports, leaves them to the workers: the tests have terminals of their own.
         for name in ("LINES", "COLUMNS"):
             os.environ.pop(name, None)
+    else:
+        config.pluginmanager.register(durations.Durations(config.getoption("--record-durations")))
+    if config.getoption("--changed"):
+        config.stash[SELECTION] = selection_for(config)
+
+
+def selection_for(config: pytest.Config) -> Selection:
+    if groups.is_worker(config):
+        return Selection(**config.workerinput["selection"])  # type: ignore[attr-defined]
+    try:
+        return select(config.getoption("--changed"))
+    except ChangedError as error:
+        raise pytest.UsageError(f"--changed: {error}") from None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    if selection := node.config.stash.get(SELECTION, None):
+        node.workerinput["selection"] = dataclasses.asdict(selection)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    selection = config.stash.get(SELECTION, None)
+    return [] if selection is None or groups.is_worker(config) else list(describe(selection))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_beds(items)
     if config.getoption("--fast"):
-        groups.leave_out(config, items, groups.SLOW_MARKERS)
+        groups.leave_out(config, items, groups.is_slow)
     if not config.getoption("--long"):
-        groups.leave_out(config, items, [groups.LONG])
+        groups.leave_out(config, items, lambda item: item.get_closest_marker(groups.LONG) is not None)
+    if selection := config.stash.get(SELECTION, None):
+        groups.leave_out(config, items, lambda item: groups.is_slow(item) and not concerns(selection, item))
     groups.assign(items)
-    if groups.is_worker(config):
-        groups.order(items)
+    durations.order(items)
+    for item in items:
+        item.user_properties.append((durations.KIND, durations.kind(item)))
+
+
+def concerns(selection: Selection, item: pytest.Item) -> bool:
+    """Whether a slow test is about what has changed."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return selection.is_about(path_in_checkout(item.path)) or selection.is_about_one_of(parameters)
+
+
+def path_in_checkout(path: Path) -> str:
+    return path.relative_to(CHECKOUT).as_posix()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -74,8 +123,10 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    selection = config.stash.get(SELECTION, None)
+    is_unchanged = selection and is_test(path := path_in_checkout(collection_path)) and not selection.has(path)
     # None leaves it to pytest.
-    return (config.getoption("--fast") and groups.is_slow_folder(collection_path)) or None
+    return bool(is_unchanged or (config.getoption("--fast") and groups.is_slow_folder(collection_path))) or None
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -6,7 +6,7 @@ worker is free.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,8 @@ from beds.needs import NEEDS
 HERE = Path(__file__).parent
 # Tests that measure how long something takes, or that keep all cores busy for it, would slow each other down.
 QUIET = "quiet"
-# A bed is booted once, and its tests share its hosts. The groups that take longest begin first.
-MARKERS = ("nfs", *sorted(name for name, needs in NEEDS.items() if needs.is_shared and name != "nfs"), QUIET)
+# A bed is booted once, and its tests share its hosts.
+MARKERS = (*(name for name, needs in NEEDS.items() if needs.is_shared), QUIET)
 # Folders whose tests share by file what takes long to make: trained models, compiled programs.
 BY_FILE = ("runtime", "examples")
 
@@ -51,18 +51,19 @@ def assign(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(name))
 
 
-def order(items: list[pytest.Item]) -> None:
-    """Long groups first and single tests last: then no worker has much left to do when the others are done."""
-    items.sort(key=_rank)
+def is_on_bed(item: pytest.Item) -> bool:
+    """Whether a test runs on a real filesystem, cluster or host, or in a real browser."""
+    return any(item.get_closest_marker(name) for name in (*NEEDS, "ssh"))
 
 
-def _rank(item: pytest.Item) -> int:
-    name = group(item)
-    if name in MARKERS:
-        return MARKERS.index(name)
-    if name is not None:
-        return len(MARKERS)
-    return len(MARKERS) + (1 if item.get_closest_marker("slow") else 2)
+def is_training(item: pytest.Item) -> bool:
+    """Whether a test runs jobs in JAX."""
+    return _folder(item.path) in BY_FILE or item.get_closest_marker("demo") is not None
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Whether a test is too slow for the working loop."""
+    return is_slow_folder(item.path) or any(item.get_closest_marker(name) for name in SLOW_MARKERS)
 
 
 def without_group(node_id: str) -> str:
@@ -76,10 +77,9 @@ def is_slow_folder(path: Path) -> bool:
     return _folder(path) in SLOW_FOLDERS
 
 
-def leave_out(config: pytest.Config, items: list[pytest.Item], markers: Iterable[str]) -> None:
-    """Deselect what has one of the markers."""
-    names = tuple(markers)
-    marked = {item for item in items if any(item.get_closest_marker(name) for name in names)}
-    if marked:
-        config.hook.pytest_deselected(items=[item for item in items if item in marked])
-        items[:] = [item for item in items if item not in marked]
+def leave_out(config: pytest.Config, items: list[pytest.Item], is_left_out: Callable[[pytest.Item], bool]) -> None:
+    """Deselect some of the tests."""
+    left = [item for item in items if is_left_out(item)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not is_left_out(item)]

@@ -6,12 +6,11 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from import_graph import Import, of_checkout
 
 import dispatcher
 from dispatcher.matrix.needs import find_cycles
@@ -86,51 +85,24 @@ HEAVY = (
 )
 
 
-class Import(NamedTuple):
-    """`module` imports `name`, both without the leading `dispatcher.`."""
-
-    module: str
-    name: str
-    for_types: bool
-
-
 @cache
 def imports() -> tuple[Import, ...]:
-    """Every import within the package."""
-    return tuple(found for path in sorted(PACKAGE.rglob("*.py")) for found in imports_of(path))
+    """Every import within the package, without the leading `dispatcher.` of both names."""
+    return tuple(
+        Import(_inner(found.module), _inner(_module(found.name)), found.for_types)
+        for source in of_checkout().by_path.values()
+        for found in source.imports
+        if found.name.startswith("dispatcher.") and source.path.startswith("dispatcher/")
+    )
 
 
-def imports_of(path: Path) -> Iterator[Import]:
-    module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for_types = {id(inner) for node in ast.walk(tree) if is_type_checking(node) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
-        for name in imported(node):
-            yield Import(module, name, id(node) in for_types)
+def _inner(module: str) -> str:
+    return module.partition(".")[2]
 
 
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-
-
-def imported(node: ast.AST) -> Iterator[str]:
-    """The modules of the package that an import statement names."""
-    if isinstance(node, ast.Import):
-        names: Iterable[str] = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-        assert not node.level, f"line {node.lineno}: imports are written in full"
-        names = [f"{node.module}.{alias.name}" for alias in node.names]
-    else:
-        return
-    for name in names:
-        package, _, inner = name.partition(".")
-        if package == "dispatcher" and inner:
-            yield inner if is_module(inner) else inner.rpartition(".")[0]
-
-
-def is_module(name: str) -> bool:
-    path = PACKAGE / Path(*name.split("."))
-    return path.with_suffix(".py").exists() or path.is_dir()
+def _module(name: str) -> str:
+    path = PACKAGE.parent / Path(*name.split("."))
+    return name if path.with_suffix(".py").exists() or path.is_dir() else name.rpartition(".")[0]
 
 
 def is_within(name: str, package: str) -> bool:

@@ -1,4 +1,4 @@
-"""scripts/test names what fails once in CI, and leaves out what is slow or long; scripts/bench measures."""
+"""scripts/test keeps what fails once in CI, and leaves out what is slow, long or unchanged; scripts/bench measures."""
 
 from __future__ import annotations
 
@@ -88,14 +88,15 @@ def executable(path: Path, words: str) -> None:
     path.chmod(0o755)
 
 
-def run(checkout: Path, *words: str) -> tuple[int, list[str]]:
-    """The exit status and the last two lines."""
-    environment = {**os.environ, "CI": "true", "PATH": f"{checkout}/.venv/bin:{os.environ['PATH']}"}
+def run(checkout: Path, *words: str, shown: int = 2) -> tuple[int, list[str]]:
+    """The exit status and the last lines."""
+    path = f"{checkout}/.venv/bin:{os.environ['PATH']}"
+    environment = {**os.environ, "CI": "true", "PATH": path, "XDG_CACHE_HOME": f"{checkout}/cache"}
     done = subprocess.run(
         [checkout / "scripts" / "test", *words], env=environment, capture_output=True, text=True,
         timeout=120, check=False,
     )  # fmt: skip
-    return done.returncode, done.stdout.splitlines()[-2:]
+    return done.returncode, done.stdout.splitlines()[-shown:]
 
 
 @pytest.mark.slow
@@ -106,6 +107,9 @@ def test_what_passes_on_the_second_try_is_named_last(checkout: Path) -> None:
     assert "2 passed" in result
     flaky = "tests/test_flaky.py::test_flaky"
     assert last == f"failed at first, passed on the second try: {flaky}[a b], {flaky}[c]"
+    listed = [line.split(maxsplit=4) for line in run(checkout, "--second-tries")[1]]
+    assert [(line[0], line[-1]) for line in listed] == [("1", f"{flaky}[a b]"), ("1", f"{flaky}[c]")]
+    assert (checkout / "build" / "junit.xml").exists()
     assert "3 passed in" in run(checkout)[1][-1], "pytest's own line is the last one otherwise"
 
 
@@ -139,6 +143,25 @@ def test_long_repetitions_run_when_asked_for(checkout: Path) -> None:
     (checkout / "tests" / "test_some.py").write_text(LONG)
     assert "1 passed in" in run(checkout)[1][-1]
     assert "2 passed in" in run(checkout, "--long")[1][-1]
+
+
+@pytest.mark.slow
+def test_what_depends_on_a_change_is_run_and_the_reason_told(checkout: Path) -> None:
+    (checkout / "tests" / "helper.py").write_text("")
+    (checkout / "tests" / "test_good.py").write_text("import helper\n\ndef test_good(): pass\n")
+    (checkout / "tests" / "test_bad.py").write_text(BAD)
+    (checkout / ".gitignore").write_text("/build\n/cache\n.pytest_cache\n__pycache__\n")
+    git = ["git", "-C", str(checkout), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *words], check=True)
+    (checkout / "tests" / "helper.py").write_text("1\n")
+    status, lines = run(checkout, "--changed", shown=1000)
+    assert status == 0, lines
+    assert "1 passed in" in lines[-1]
+    assert "tests/test_good.py: tests/helper" in lines
+    status, lines = run(checkout, "--changed", "none", shown=1000)
+    assert status != 0
+    assert "no test ran" not in lines
 
 
 @pytest.mark.slow

@@ -1,0 +1,217 @@
+"""Which tests a change concerns: `scripts/test --changed [REV]`.
+
+A file depends on what it imports, also inside functions, and on the packages around it. A file of the tests also
+depends on
+
+- what Python code in its strings imports: programs that it starts;
+- the commands, outlets and job classes that it names. A table that loads modules by name (`cli/main.py: _COMMANDS`)
+  leads from those who name a key to that module, and not from the table itself to all of them;
+- the modules of its fixtures: `fleet` is in tests/fleet.py, `start_slurm` in tests/beds/slurm.py.
+
+So what depends on a change is exact up to what a program is given at run time. All of it that is fast is run. Beds and
+trainings are run where the change is in what they are about (ABOUT), or for the outlet that has changed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from import_graph import CHECKOUT, Source, Sources, of_checkout
+
+PACKAGE, TESTS = "dispatcher", "tests"
+# Folders of slow tests and the packages that they are about; others have the name of theirs.
+ABOUT = {"beds": "run_state", "chaos": "pod", "examples": "runtime", "browser": "web"}
+# What every test depends on.
+EVERYTHING = ("pyproject.toml", "constraints.txt", "scripts/test", "scripts/install", "scripts/install-beds")
+# Here fixtures are listed; who uses one depends on its own module.
+FIXTURES = ("tests/conftest.py", "tests/beds/fixtures.py", "tests/beds/conftest.py")
+_CODE = re.compile(
+    r"\b(?:from\s+(dispatcher[\w.]*)\s+import\s+(\w+)|import\s+(dispatcher[\w.]*)|-m\s+(dispatcher[\w.]*))"
+)
+_COMMAND = re.compile(r"\bdispatcher ([a-z]+)")
+
+
+class ChangedError(Exception):
+    """Why it cannot be told what has changed."""
+
+
+def changed_files(revision: str) -> list[str]:
+    """What differs from where this branch left the revision, committed or not; raises ChangedError."""
+    base = _git("merge-base", revision, "HEAD").strip()
+    listed = _git("diff", "--name-only", "--no-renames", "-z", base) + _git("ls-files", "-zo", "--exclude-standard")
+    return sorted(set(filter(None, listed.split("\0"))))
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ChangedError(f"git {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Dependents:
+    """Which file depends on which, backwards."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._users: defaultdict[str, set[str]] = defaultdict(set)
+        for source in sources.by_path.values():
+            for used in self._used(source):
+                if used != source.path:
+                    self._users[used].add(source.path)
+
+    @cached_property
+    def named(self) -> dict[str, set[str]]:
+        """Keys of the tables that load modules by name, and the files that each brings."""
+        found: defaultdict[str, set[str]] = defaultdict(set)
+        for source in self._sources.by_path.values():
+            if source.path.startswith(PACKAGE) and not source.is_package:
+                for key, value in source.entries.items():
+                    if value.startswith(f"{PACKAGE}.") and (path := self._sources.file_of(value)):
+                        folder = path.removesuffix("__init__.py")
+                        found[key].update(one for one in self._sources.by_path if one.startswith(folder))
+        return dict(found)
+
+    def of(self, changed: Iterable[str]) -> dict[str, str | None]:
+        """Every file that depends on one of these, with the file that it depends on by; None for these themselves."""
+        found: dict[str, str | None] = dict.fromkeys(changed)
+        waiting = list(found)
+        for path in waiting:
+            for user in sorted((self._users[path] | self._readers(path)) - found.keys()):
+                found[user] = path
+                waiting.append(user)
+        return found
+
+    def _used(self, source: Source) -> Iterator[str]:
+        names = [found.name for found in source.imports if not found.for_types]
+        if source.path.startswith(PACKAGE):
+            yield from self._files(names)
+            return
+        for folder in PurePosixPath(source.path).parents:
+            yield f"{folder}/conftest.py"
+        if source.path in FIXTURES:
+            return
+        for text in source.strings:
+            names += [".".join(filter(None, found)) for found in _CODE.findall(text)]
+            names += [text] if text.startswith(f"{PACKAGE}.") else []
+            words = {text.partition(" ")[0], *_COMMAND.findall(text)}
+            for word in words & self.named.keys():
+                yield from self.named[word]
+        yield from self._files(names)
+        for name in source.parameters | source.strings:
+            module = name.removeprefix("start_")
+            paths = (f"{TESTS}/{place}.py" for place in (module, f"{module}s", f"beds/{module}", f"beds/{module}d"))
+            yield from (path for path in paths if path in self._sources.by_path)
+
+    def _files(self, names: Iterable[str]) -> Iterator[str]:
+        """The files of modules and of the packages around them, which are imported first."""
+        for name in names:
+            path = self._sources.file_of(name)
+            if path is not None:
+                yield path
+                for folder in PurePosixPath(path).parents:
+                    yield f"{folder}/__init__.py"
+
+    def _readers(self, path: str) -> set[str]:
+        """Who reads a file that is no Python module: the modules beside it, or tests that name it or its folder."""
+        if path.endswith(".py"):
+            return set()
+        where = PurePosixPath(path)
+        if where.parts[0] == PACKAGE:
+            package = next(one for one in where.parents if f"{one}/__init__.py" in self._sources.by_path)
+            return {one for one in self._sources.by_path if PurePosixPath(one).parent == package}
+        words = {where.name, *where.parent.parts} - {TESTS}
+        tests = (one for one in self._sources.by_path.values() if one.path.startswith(f"{TESTS}/"))
+        return {one.path for one in tests if words & one.strings}
+
+
+@dataclass
+class Selection:
+    """The tests of a change."""
+
+    changed: list[str]
+    # Every file that depends on the change, with the one that it depends on by.
+    dependents: dict[str, str | None] = field(default_factory=dict)
+    # Keys of commands, outlets and job classes, and whether what they name has changed itself.
+    named: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def is_everything(self) -> bool:
+        return any(path in EVERYTHING for path in self.changed)
+
+    def has(self, path: str) -> bool:
+        """Whether a file of tests depends on the change."""
+        return self.is_everything or path in self.dependents
+
+    def is_about(self, path: str) -> bool:
+        """Whether a file of tests is about what has changed, so that also its slow tests are run."""
+        return self.is_everything or path in self.changed or any(path.startswith(one) for one in self._folders)
+
+    def is_about_one_of(self, values: Iterable[object]) -> bool:
+        """Whether one of a test's parameters is an outlet, command or job class that has changed."""
+        return any(isinstance(value, str) and self.named.get(value, False) for value in values)
+
+    @cached_property
+    def _folders(self) -> set[str]:
+        found = set()
+        for path in self.changed:
+            folder = PurePosixPath(path).parent
+            if folder.parts[:1] == (PACKAGE,) and folder.parts[1:]:
+                inner = "/".join(folder.parts[1:])
+                names = (name for name, what in ABOUT.items() if what == folder.parts[1])
+                found |= {f"{TESTS}/{inner}/", *(f"{TESTS}/{name}/" for name in names)}
+            elif folder.parts[:1] == (TESTS,) and not path.endswith(".py"):
+                found.add(f"{folder.parent if len(folder.parts) > 2 else folder}/")
+            elif PurePosixPath(path).name == "conftest.py":
+                found.add(f"{folder}/")
+        return found
+
+    def reason(self, path: str) -> str:
+        """How a file depends on the change: the files in between, at most two of them."""
+        chain = [path]
+        while (by := self.dependents.get(chain[-1])) is not None:
+            chain.append(by)
+        between = [_short(one) for one in chain[1:]]
+        return " <- ".join(between if len(between) <= 3 else [*between[:2], "...", between[-1]]) or "changed"
+
+
+def _short(path: str) -> str:
+    return path.removeprefix(f"{PACKAGE}/").removesuffix(".py").removesuffix("/__init__")
+
+
+def select(revision: str) -> Selection:
+    """The tests of what differs from a revision; raises ChangedError."""
+    return selection_of(changed_files(revision))
+
+
+def selection_of(changed: list[str], sources: Sources | None = None) -> Selection:
+    graph = Dependents(sources or of_checkout())
+    named = {key: bool(paths & set(changed)) for key, paths in graph.named.items()}
+    return Selection(changed, graph.of(changed), named)
+
+
+def describe(selection: Selection, sources: Sources | None = None) -> Iterator[str]:
+    """What is run and why, in lines."""
+    yield f"changed: {', '.join(selection.changed) or 'nothing'}"
+    users = [path for path in selection.dependents if path.startswith(PACKAGE) and path not in selection.changed]
+    if users:
+        yield f"{len(users)} modules depend on it: {', '.join(_short(path) for path in users)}"
+    by_reason: defaultdict[str, list[str]] = defaultdict(list)
+    for path in (sources or of_checkout()).by_path:
+        if is_test(path) and selection.has(path):
+            by_reason[selection.reason(path)].append(path)
+    for reason, paths in by_reason.items():
+        yield f"{' '.join(paths)}: {reason}"
+    about = [path for paths in by_reason.values() for path in paths if selection.is_about(path)]
+    if by_reason:
+        yield f"slow tests and beds too in {len(about)} of these files; the others' are left to scripts/test"
+
+
+def is_test(path: str) -> bool:
+    return path.startswith(f"{TESTS}/") and PurePosixPath(path).name.startswith("test_")

@@ -1,0 +1,112 @@
+"""Who imports whom, in the package and in its tests: read from the sources, nothing is imported.
+
+Files are named by their paths in the checkout. Imports inside functions count; those for type checking are marked.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+# Where `import NAME` finds a module, as pyproject.toml and the scripts have it.
+ROOTS = ("tests", "examples/names", "scripts", "")
+SOURCES = ("dispatcher", "tests", "scripts", "examples/names/jobs")
+
+
+class Import(NamedTuple):
+    """A module and what it imports, both in full; `from a import b` is `a.b`, a module or a name in one."""
+
+    module: str
+    name: str
+    for_types: bool
+
+
+@dataclass
+class Source:
+    """What a file says about others."""
+
+    path: str
+    module: str
+    imports: list[Import] = field(default_factory=list)
+    # Every string constant, docstrings and parts of f-strings among them.
+    strings: set[str] = field(default_factory=set)
+    # The parameters of its functions: a test's fixtures are among them.
+    parameters: set[str] = field(default_factory=set)
+    # Keys and values of dicts of which both are string constants.
+    entries: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_package(self) -> bool:
+        return self.path.endswith("/__init__.py")
+
+
+class Sources:
+    """The Python files of a checkout by their paths."""
+
+    def __init__(self, checkout: Path = CHECKOUT) -> None:
+        found = (path for folder in SOURCES for path in sorted((checkout / folder).rglob("*.py")))
+        self.by_path = {(source := read(path, checkout)).path: source for path in found}
+
+    def file_of(self, name: str) -> str | None:
+        """The file of a dotted name: that of the longest part of it that is a module.
+
+        A name that a package loads on demand (`dispatcher.Workspace`) is in the module that its table names.
+        """
+        parts = name.split(".")
+        for length in range(len(parts), 0, -1):
+            for root in ROOTS:
+                base = "/".join((*filter(None, (root,)), *parts[:length]))
+                if f"{base}.py" in self.by_path:
+                    return f"{base}.py"
+                package = self.by_path.get(f"{base}/__init__.py")
+                if package is not None:
+                    lazy = package.entries.get(parts[length]) if length < len(parts) else None
+                    return (lazy and self.file_of(lazy)) or package.path
+        return None
+
+
+@cache
+def of_checkout() -> Sources:
+    return Sources()
+
+
+def read(path: Path, checkout: Path) -> Source:
+    name = path.relative_to(checkout).as_posix()
+    root = next(root for root in ROOTS if not root or name.startswith(f"{root}/"))
+    parts = path.relative_to(checkout / root).with_suffix("").parts
+    source = Source(name, ".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    _collect(ast.parse(path.read_text(encoding="utf-8"), name), source, parts[:-1], for_types=False)
+    return source
+
+
+def _collect(node: ast.AST, source: Source, package: tuple[str, ...], *, for_types: bool) -> None:
+    match node:
+        case ast.Constant(value=str(text)):
+            source.strings.add(text)
+        case ast.Import(names=names):
+            source.imports += [Import(source.module, alias.name, for_types) for alias in names]
+        case ast.ImportFrom(module=module, names=names, level=level):
+            above = package[: len(package) - level + 1] if level else ()
+            base = (*above, *filter(None, (module,)))
+            source.imports += [Import(source.module, ".".join((*base, one.name)), for_types) for one in names]
+        case ast.arg(arg=name):
+            source.parameters.add(name)
+        case ast.Dict(keys=keys, values=values):
+            source.entries.update(_entries(keys, values))
+    for child in ast.iter_child_nodes(node):
+        _collect(child, source, package, for_types=for_types or _is_type_checking(node))
+
+
+def _entries(keys: list[ast.expr | None], values: list[ast.expr]) -> Iterator[tuple[str, str]]:
+    for key, value in zip(keys, values, strict=True):
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+            yield str(key.value), str(value.value)
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

@@ -1,0 +1,148 @@
+"""What `scripts/test --changed` runs for a change: in the sources of a small checkout, and in those of this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from changed import ABOUT, EVERYTHING, FIXTURES, Selection, describe, selection_of
+from import_graph import CHECKOUT, Sources, of_checkout
+
+FILES = {
+    "dispatcher/__init__.py": "",
+    "dispatcher/base.py": "",
+    "dispatcher/report/__init__.py": "",
+    "dispatcher/report/tables.py": "def f():\n    import dispatcher.base\n",
+    "dispatcher/outlets/__init__.py": "",
+    "dispatcher/outlets/kinds.py": "KINDS = {'slurm': 'dispatcher.outlets.slurm', 'pbs': 'dispatcher.outlets.pbs'}\n",
+    "dispatcher/outlets/slurm/__init__.py": "",
+    "dispatcher/outlets/slurm/states.py": "",
+    "dispatcher/outlets/pbs/__init__.py": "",
+    "dispatcher/pod.py": "from dispatcher.outlets import kinds\n",
+    "dispatcher/cli/__init__.py": "",
+    "dispatcher/cli/main.py": "COMMANDS = {'status': 'dispatcher.cli.status'}\ndef run():\n    import dispatcher.pod\n",
+    "dispatcher/cli/status.py": (
+        "from typing import TYPE_CHECKING\nfrom dispatcher.report.tables import f\n"
+        "if TYPE_CHECKING:\n    from dispatcher.outlets.pbs import X\n"
+    ),
+    "dispatcher/web/__init__.py": "",
+    "dispatcher/web/pages.py": "",
+    "dispatcher/web/static/app.js": "",
+    "tests/conftest.py": "import fleet\n",
+    "tests/fleet.py": "MAIN = 'from dispatcher.cli.main import main'\n",
+    "tests/beds/slurm.py": "",
+    "tests/beds/fixtures.py": "from .slurm import SlurmBed\n",
+    "tests/report/test_tables.py": "from dispatcher.report import tables\n",
+    "tests/cli/test_status.py": "def test(fleet): fleet.run('status', '--json')\n",
+    "tests/pod/test_claiming.py": "def test(fleet): fleet.start()\n",
+    "tests/outlets/test_contract.py": "def test(start_slurm): pass\nKINDS = ['slurm', 'pbs']\n",
+    "tests/outlets/slurm/test_states.py": "from dispatcher.outlets.slurm import states\n",
+    "tests/browser/test_page.py": "from dispatcher.web import pages\n",
+    "tests/test_docs.py": "PAGES = 'docs'\n",
+    "docs/web.md": "",
+}
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Sources:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return Sources(tmp_path)
+
+
+def concerned_by(sources: Sources, *changed: str) -> set[str]:
+    selection = selection_of(list(changed), sources)
+    return {path for path in sources.by_path if "/test_" in path and selection.has(path)}
+
+
+def test_what_imports_a_module_depends_on_it_also_inside_functions(sources: Sources) -> None:
+    assert concerned_by(sources, "dispatcher/base.py") == {"tests/report/test_tables.py", "tests/cli/test_status.py"}
+
+
+def test_a_test_depends_on_the_commands_that_it_names_and_not_on_all(sources: Sources) -> None:
+    assert concerned_by(sources, "dispatcher/cli/status.py") == {"tests/cli/test_status.py"}
+
+
+def test_a_test_depends_on_what_the_programs_of_its_fixtures_import(sources: Sources) -> None:
+    assert concerned_by(sources, "dispatcher/pod.py") == {"tests/cli/test_status.py", "tests/pod/test_claiming.py"}
+
+
+def test_a_test_depends_on_the_outlets_that_it_names(sources: Sources) -> None:
+    """And imports for type checking are no dependency: `status` does not depend on PBS."""
+    both = {"tests/outlets/test_contract.py", "tests/outlets/slurm/test_states.py"}
+    assert concerned_by(sources, "dispatcher/outlets/slurm/states.py") == both
+    assert concerned_by(sources, "dispatcher/outlets/pbs/__init__.py") == {"tests/outlets/test_contract.py"}
+
+
+def test_a_bed_is_used_by_those_whose_fixture_it_is(sources: Sources) -> None:
+    assert concerned_by(sources, "tests/beds/slurm.py") == {"tests/outlets/test_contract.py"}
+
+
+def test_data_is_used_by_the_modules_beside_it_and_pages_by_the_tests_that_name_their_folder(sources: Sources) -> None:
+    assert concerned_by(sources, "dispatcher/web/static/app.js") == {"tests/browser/test_page.py"}
+    assert concerned_by(sources, "docs/web.md") == {"tests/test_docs.py"}
+
+
+def test_what_every_test_depends_on(sources: Sources) -> None:
+    every = {path for path in FILES if "/test_" in path}
+    assert concerned_by(sources, "pyproject.toml") == every
+    assert concerned_by(sources, "tests/conftest.py") == every
+    assert concerned_by(sources) == set()
+
+
+def test_slow_tests_are_of_what_they_are_about(sources: Sources) -> None:
+    selection = selection_of(["dispatcher/outlets/slurm/states.py"], sources)
+    assert selection.is_about("tests/outlets/slurm/test_states.py")
+    assert not selection.is_about("tests/outlets/test_contract.py")
+    assert selection.is_about_one_of(["slurm"])
+    assert not selection.is_about_one_of(["pbs", 3])
+    assert selection_of(["dispatcher/web/pages.py"], sources).is_about("tests/browser/test_page.py")
+    assert selection_of(["pyproject.toml"], sources).is_about("tests/browser/test_page.py")
+
+
+def test_the_reasons_are_told(sources: Sources) -> None:
+    lines = list(describe(selection_of(["dispatcher/base.py"], sources), sources))
+    assert lines == [
+        "changed: dispatcher/base.py",
+        "2 modules depend on it: report/tables, cli/status",
+        "tests/cli/test_status.py: cli/status <- report/tables <- base",
+        "tests/report/test_tables.py: report/tables <- base",
+        "slow tests and beds too in 0 of these files; the others' are left to scripts/test",
+    ]
+    assert list(describe(Selection([]), sources)) == ["changed: nothing"]
+
+
+@pytest.fixture(scope="module")
+def checkout() -> Sources:
+    return of_checkout()
+
+
+@pytest.mark.parametrize(
+    ("changed", "test"),
+    [
+        ("dispatcher/web/static/views.css", "tests/web/test_columns.py"),
+        ("dispatcher/web/app.py", "tests/browser/test_first_screen.py"),
+        ("dispatcher/report/pace.py", "tests/cli/test_status_command.py"),
+        ("dispatcher/outlets/pbs/scheduler.py", "tests/outlets/test_contract.py"),
+        ("dispatcher/run_state/store.py", "tests/pod/test_claiming.py"),
+        ("dispatcher/runtime/training/loop.py", "tests/runtime/training/test_step.py"),
+        ("scripts/test", "tests/test_scripts.py"),
+        ("docs/entries.md", "tests/test_docs.py"),
+    ],
+)
+def test_of_this_checkout(checkout: Sources, changed: str, test: str) -> None:
+    assert selection_of([changed], checkout).has(test)
+
+
+def test_a_change_of_the_page_leaves_most_alone(checkout: Sources) -> None:
+    tests = [path for path in checkout.by_path if path.startswith("tests/") and "/test_" in path]
+    selection = selection_of(["dispatcher/web/ledger.py"], checkout)
+    assert len([path for path in tests if selection.has(path)]) < len(tests) / 4
+
+
+def test_what_the_tables_name_exists() -> None:
+    for path in (*EVERYTHING, *FIXTURES, *(f"tests/{folder}" for folder in ABOUT)):
+        assert (CHECKOUT / path).exists(), path
+    for package in ABOUT.values():
+        assert (CHECKOUT / "dispatcher" / package).is_dir(), package

@@ -59,8 +59,8 @@ class Place:
     submits_at_once = True
     # How often a host is asked.
     poll_s = POLL_S
-    # So many are in flight at once in one test; the local outlet starts a process for each.
-    many = 200
+    # So many are in flight at once in one test; most outlets start some processes for each.
+    many = 20
 
     def __init__(self, root: Path, hosts: Sequence[partial[AnyHost]] = (), working: Path | None = None) -> None:
         """`hosts` make what is configured. `working` is where attempts run, as this process finds it."""
@@ -132,9 +132,9 @@ class Place:
         """A file in the directory in which attempts run."""
         return self.working / name
 
-    def let_go(self) -> None:
-        """Attempts that wait for the file `go` end."""
-        self.there("go").touch()
+    def let_go(self, job: str = "") -> None:
+        """Attempts that wait for the file `go` end, or one that waits for one of its own."""
+        self.there(f"go.{job}" if job else "go").touch()
 
     def claim(self, job: str, script: str, request: Request = ON_CPU, **words: Any) -> Bundle:
         """Claim a job that runs this script, and render it; it takes a slot. `words` are further keys of its entry."""
@@ -176,10 +176,10 @@ class Place:
             return self.there("begun").read_text().splitlines()
         return []
 
-    def wait_begun(self, key: Key) -> None:
-        """Until the attempt runs and has said so."""
-        self.wait([key], Running)
-        wait_until(self.begun, f"{key} has begun")
+    def wait_begun(self, *keys: Key) -> None:
+        """Until these attempts, and no others so far, run and have said so."""
+        self.wait(keys, Running)
+        wait_until(lambda: len(self.begun()) >= len(keys), f"{keys} have begun")
 
     def orphan(self, key: Key, *, is_unwanted: bool = False, **placement: Any) -> Orphan:
         placement.setdefault("host", host.host_name())
@@ -187,13 +187,17 @@ class Place:
 
     def recover(self, outlet: Outlet, orphan: Orphan) -> Ended:
         """What another pod finds in the end."""
+        return self.recover_all(outlet, orphan)[orphan.key]
 
-        def ended() -> Ended | None:
-            status = outlet.recover([orphan])[orphan.key].status
-            return status if isinstance(status, Ended) else None
+    def recover_all(self, outlet: Outlet, *orphans: Orphan) -> dict[Key, Ended]:
+        found: dict[Key, Ended] = {}
 
-        found = wait_until(ended, "the end of the orphan is found")
-        assert isinstance(found, Ended)
+        def all_ended() -> bool:
+            statuses = {key: report.status for key, report in outlet.recover(orphans).items()}
+            found.update({key: status for key, status in statuses.items() if isinstance(status, Ended)})
+            return len(found) == len(orphans)
+
+        wait_until(all_ended, "the ends of the orphans are found")
         return found
 
     def run_wrapper(self, bundle: Bundle) -> subprocess.CompletedProcess[str]:

@@ -22,6 +22,7 @@ from dispatcher.outlets.base import (
     Bundle,
     Ended,
     GpuUse,
+    Key,
     Pending,
     Placement,
     Request,
@@ -32,8 +33,11 @@ from dispatcher.outlets.base import (
 from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import is_held
 
-LONG = "echo begun >>begun; sleep 600"
-GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
+BEGUN = 'echo "$DISPATCHER_JOB_ID" >>begun'
+LONG = f"{BEGUN}; sleep 600"
+# Until all are let go, or the one of this job.
+GATED = f'{BEGUN}; until [ -e go ] || [ -e "go.$DISPATCHER_JOB_ID" ]; do sleep 0.02; done; exit 3'
+STUBBORN = f"trap '' TERM; {BEGUN}; sleep 600 & wait; sleep 600"
 
 LOCAL, SLURM, PBS, PLAIN, TPU, VOLCANO = "local", "slurm", "pbs", "plain", "tpu", "volcano"
 QUEUES: list[Any] = [pytest.param(SLURM, marks=pytest.mark.slurm), PBS, pytest.param(VOLCANO, marks=pytest.mark.k8s)]
@@ -52,7 +56,7 @@ def make_place(kind: str, root: Path, request: pytest.FixtureRequest, monkeypatc
             monkeypatch.setenv(name, value)
         return PbsPlace(root, pbs)
     if kind == PLAIN:
-        ssh = request.getfixturevalue("ssh")
+        ssh = request.getfixturevalue("start_ssh")(["h1"])
         monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(ssh.config))
         return PlainPlace(root, ssh)
     if kind == TPU:
@@ -84,10 +88,16 @@ ENDS = {"true": 0, "exit 3": 3, "exit 75": 75, "kill -SEGV $$": 139, "kill -9 $$
 
 
 def test_how_they_end(place: Place) -> None:
-    """Several that are submitted with one call, each in its own way."""
+    """Several that are submitted with one call, each in its own way; it stays known until it is forgotten.
+
+    One that cannot be delivered is no exception, and not the entry's fault.
+    """
     bundles = [place.claim(f"job{number}", f"echo said; {script}") for number, script in enumerate(ENDS)]
-    place.outlet.submit(bundles)
-    reports = place.wait([bundle.key for bundle in bundles], Ended)
+    undeliverable = place.claim("undeliverable", "true")
+    place.paths(undeliverable.key).entry.mkdir()
+    place.outlet.submit([*bundles, undeliverable])
+    keys = [*(bundle.key for bundle in bundles), undeliverable.key]
+    reports = place.wait(keys, Ended)
     for bundle, status in zip(bundles, ENDS.values(), strict=True):
         ended = reports[bundle.key].status
         assert isinstance(ended, Ended)
@@ -95,34 +105,48 @@ def test_how_they_end(place: Place) -> None:
         assert ended.ended_at is not None
         log = place.paths(bundle.key).log.read_text()
         assert log == "said\n", "its directory is complete when its end is reported"
+    ended = reports[undeliverable.key].status
+    assert isinstance(ended, Ended)
+    assert (ended.exit_code, ended.exit_reason, ended.blames_host) == (None, CANNOT_START, True)
+    assert os.fspath(place.paths(undeliverable.key).directory) in (ended.error or "")
+    assert {key: report.status for key, report in place.outlet.poll(keys).items()} == {
+        key: report.status for key, report in reports.items()
+    }
+
+    def is_at_rest() -> bool:
+        return bool(place.outlet.poll(keys)) and not place.outlet.wait_fds() and place.outlet.due_in_s() is None
+
+    wait_until(is_at_rest, "the outlet has nothing to wait for")
+    place.outlet.forget(keys)
 
 
-def test_where_it_runs_is_told_while_it_runs(place: Place) -> None:
-    key = place.submit("a", GATED)
-    report = place.wait([key], Running)[key]
-    assert report.placement is not None
-    assert report.placement.host in place.node_names
-    wait_until(lambda: (found := place.outlet.poll([key])[key].placement) and found.pid, "the wrapper's pid is known")
-    place.let_go()
-    assert place.end(key).exit_code == 3
-
-
-@only_hosts
-def test_a_host_tells_what_only_it_knows(place: Place) -> None:
-    """The entry's `cwd` is below the workspace there."""
+def test_what_is_told_of_one_that_runs(place: Place) -> None:
+    """Where, in which slot, and what only the host knows. The entry's `cwd` is below the workspace there."""
     place.there("it's here").mkdir()
     script = f'[[ $PWD == "$DISPATCHER_ROOT/it\'s here" ]] || exit 9; cd ..; {GATED}'
     key = place.submit("a", script, cwd="it's here")
+    report = place.wait([key], Running)[key]
+    assert report.placement is not None
+    assert report.placement.host in place.node_names
+    infos = place.outlet.slot_infos()
+    assert [info for info in infos if str(key) in info.jobs]
+    assert {info.outlet for info in infos} == {place.outlet.name}
+    # The loop has no other way to learn of its end.
+    assert place.outlet.wait_fds() or place.outlet.due_in_s() is not None
+    wait_until(lambda: (found := place.outlet.poll([key])[key].placement) and found.pid, "the wrapper's pid is known")
     path = place.paths(key).provenance_host
-    place.wait_begun(key)
-    wait_until(lambda: place.outlet.poll([key]) and path.exists(), "the host has told")
+    wait_until(lambda: place.outlet.poll([key]) and (path.exists() or place.kind == LOCAL), "the host has told")
     place.let_go()
     assert place.end(key).exit_code == 3
-    found = msgspec.json.decode(path.read_bytes(), type=HostFacts)
-    # The nodes of these two beds share the name of the kernel.
-    named = [os.uname().nodename] if isinstance(place, SlurmPlace | PbsPlace) else place.node_names
-    assert found.host in named
-    assert found.problems == ()
+    assert not [info for info in place.outlet.slot_infos() if str(key) in info.jobs]
+    assert is_held(place.paths(key).alive) is False
+    # The local outlet's own process tells of its host.
+    if place.kind != LOCAL:
+        found = msgspec.json.decode(path.read_bytes(), type=HostFacts)
+        # The nodes of these two beds share the name of the kernel.
+        named = [os.uname().nodename] if isinstance(place, SlurmPlace | PbsPlace) else place.node_names
+        assert found.host in named
+        assert found.problems == ()
 
 
 # With Volcano it comes home as it does by ssh, of which tests/outlets/plain/test_hosts.py has a test.
@@ -133,7 +157,7 @@ def test_whether_it_uses_its_gpus_is_told_while_it_runs(place: Place) -> None:
     (driver / "nvidia-smi").write_text(SCRIPT)
     (driver / "nvidia-smi").chmod(0o755)
     (driver / "use").write_text("0, GPU-0, 0\n")
-    place.config = msgspec.structs.replace(place.config, gpu_idle={"after_s": 2.0})
+    place.config = msgspec.structs.replace(place.config, gpu_idle={"after_s": 1.0})
     env = {"PATH": f"{place.outlet.site(Slot()).layout.root}/driver:{os.environ['PATH']}"}
     key = place.submit("a", GATED, request=Request(gpus=1), env=env)
 
@@ -142,7 +166,7 @@ def test_whether_it_uses_its_gpus_is_told_while_it_runs(place: Place) -> None:
         return status.gpu_use if isinstance(status, Running) else None
 
     place.wait_begun(key)
-    idle = wait_until(lambda: (now := use()) and now.idle_s >= 2 and now, "it is told to be idle")
+    idle = wait_until(lambda: (now := use()) and now.idle_s >= 1 and now, "it is told to be idle")
     assert idle.gpus == 1
     (driver / "use.new").write_text("0, GPU-0, 7\n")
     (driver / "use.new").rename(driver / "use")
@@ -151,76 +175,66 @@ def test_whether_it_uses_its_gpus_is_told_while_it_runs(place: Place) -> None:
     assert place.end(key).exit_code == 3
 
 
-def test_an_end_stays_known_until_it_is_forgotten(place: Place) -> None:
-    key = place.submit("a", "exit 3")
-    ended = place.end(key)
-    assert place.outlet.poll([key])[key].status == ended
-
-    def is_at_rest() -> bool:
-        return bool(place.outlet.poll([key])) and not place.outlet.wait_fds() and place.outlet.due_in_s() is None
-
-    wait_until(is_at_rest, "the outlet has nothing to wait for")
-    place.outlet.forget([key])
-
-
-@pytest.mark.parametrize("reason", ["", "preempted"])
-def test_cancel_while_it_runs(place: Place, reason: str) -> None:
-    key = place.submit("a", LONG)
-    place.wait_begun(key)
-    place.outlet.cancel([key], reason=reason)
-    ended = place.end(key)
-    assert (ended.exit_code, ended.exit_reason) == (143, reason)
+def test_how_they_are_stopped(place: Place) -> None:
+    at_once = place.submit("at_once", LONG)
+    place.outlet.cancel([at_once])
+    reasons = {"cancelled": "", "preempted": "preempted"}
+    cancelled = [place.claim(job, LONG) for job in reasons]
+    forced = place.claim("forced", STUBBORN)
+    limited = place.claim("limited", LONG, time_limit_s=1.0)
+    place.outlet.submit([*cancelled, forced, limited])
+    place.wait_begun(forced.key, *(bundle.key for bundle in cancelled))
+    for bundle in cancelled:
+        place.outlet.cancel([bundle.key], reason=reasons[bundle.key.job_id])
+    place.outlet.cancel([forced.key], force=True)
+    for bundle in cancelled:
+        ended = place.end(bundle.key)
+        assert (ended.exit_code, ended.exit_reason) == (143, reasons[bundle.key.job_id])
+    # A scheduler may send TERM before KILL, and the wrapper see it.
+    assert place.end(forced.key).exit_code in (None, 137)
+    wait_until(lambda: place.is_gone(forced.key), "nothing of it is left")
+    ended = place.end(limited.key)
+    assert (ended.exit_code, ended.exit_reason) == (143, "time limit")
+    assert place.end(at_once).exit_code in (None, 143)
 
 
 @only_queues
-@pytest.mark.parametrize("reason", ["", "preempted"])
-def test_cancel_before_it_runs(place: Place, reason: str) -> None:
+def test_cancel_before_they_run(place: Place) -> None:
     with place.holding():
-        key = place.submit("a", LONG)
-        place.wait([key], Pending)
-        place.outlet.cancel([key], reason=reason)
-        ended = place.end(key)
-        assert (ended.exit_code, ended.exit_reason) == (None, reason)
+        keys = {place.submit(f"job{number}", LONG): reason for number, reason in enumerate(["", "preempted"])}
+        place.wait(list(keys), Pending)
+        for key, reason in keys.items():
+            place.outlet.cancel([key], reason=reason)
+        for key, reason in keys.items():
+            ended = place.end(key)
+            assert (ended.exit_code, ended.exit_reason) == (None, reason)
     place.outlet.submit([])
     assert place.begun() == []
 
 
-def test_cancel_at_once_after_the_submission(place: Place) -> None:
+def test_fenced_attempts(place: Place) -> None:
+    """One that runs ends by itself, and one that was submitted later does not begin."""
     key = place.submit("a", LONG)
-    place.outlet.cancel([key])
-    assert place.end(key).exit_code in (None, 143)
-
-
-def test_by_force(place: Place) -> None:
-    key = place.submit("a", "trap '' TERM; echo begun >>begun; sleep 600 & wait; sleep 600")
+    late = place.claim("late", LONG)
     place.wait_begun(key)
-    place.outlet.cancel([key], force=True)
-    # A scheduler may send TERM before KILL, and the wrapper see it.
-    assert place.end(key).exit_code in (None, 137)
-    wait_until(lambda: place.is_gone(key), "nothing of it is left")
-
-
-def test_the_time_limit(place: Place) -> None:
-    key = place.submit("a", LONG, time_limit_s=1.0)
+    place.outlet.fence([key, late.key])
+    place.outlet.submit([late])
     ended = place.end(key)
-    assert (ended.exit_code, ended.exit_reason) == (143, "time limit")
+    assert (ended.exit_code, ended.exit_reason) == (143, "superseded")
+    assert place.end(late.key).exit_reason == "superseded"
+    assert place.begun() == ["a"]
 
 
-def test_what_cannot_be_delivered_has_ended(place: Place) -> None:
-    """No exception, and not the entry's fault."""
-    bundle = place.claim("a", "true")
-    place.paths(bundle.key).entry.mkdir()
-    place.outlet.submit([bundle])
-    ended = place.end(bundle.key)
-    assert (ended.exit_code, ended.exit_reason, ended.blames_host) == (None, CANNOT_START, True)
-    assert os.fspath(place.paths(bundle.key).directory) in (ended.error or "")
-
-
-def test_the_same_bundle_twice_is_one_submission(place: Place) -> None:
+def test_the_same_bundle_again_is_one_submission(place: Place) -> None:
+    """A second wrapper, however it came about, runs nothing and is not the end."""
     bundle = place.claim("a", GATED)
     place.outlet.submit([bundle, bundle])
     place.outlet.submit([bundle])
     place.wait_begun(bundle.key)
+    twin = place.run_wrapper(bundle)
+    assert twin.returncode == 1
+    assert "not started again" in twin.stderr
+    assert isinstance(place.outlet.poll([bundle.key])[bundle.key].status, Running)
     # A dispatcher that died before it could record the submission.
     later = place.restarted()
     later.submit([bundle])
@@ -231,24 +245,9 @@ def test_the_same_bundle_twice_is_one_submission(place: Place) -> None:
     assert place.end(bundle.key).exit_code == 3
     place.outlet.submit([bundle])
     assert place.end(bundle.key).exit_code == 3
-    assert place.begun() == ["begun"]
+    assert place.begun() == ["a"]
 
 
-def test_a_second_wrapper_runs_nothing_and_is_not_the_end(place: Place) -> None:
-    """However it came about, and whatever becomes of it."""
-    bundle = place.claim("a", GATED)
-    place.outlet.submit([bundle])
-    place.wait_begun(bundle.key)
-    twin = place.run_wrapper(bundle)
-    assert twin.returncode == 1
-    assert "not started again" in twin.stderr
-    assert isinstance(place.outlet.poll([bundle.key])[bundle.key].status, Running)
-    place.let_go()
-    assert place.end(bundle.key).exit_code == 3
-    assert place.begun() == ["begun"]
-
-
-@pytest.mark.slow
 def test_many_in_flight_with_one_poll(place: Place) -> None:
     bundles = [place.claim(f"job{number}", "sleep 600") for number in range(place.many)]
     assert place.outlet.capacity.is_full
@@ -257,15 +256,6 @@ def test_many_in_flight_with_one_poll(place: Place) -> None:
     place.wait(keys, Pending | Running)
     place.outlet.cancel(keys, force=True)
     assert len(place.wait(keys, Ended)) == place.many
-
-
-def test_a_descriptor_tells_the_end(place: Place) -> None:
-    """Or the outlet wants to be asked after a time: the loop has no other way to learn of it."""
-    key = place.submit("a", GATED)
-    place.wait([key], Running)
-    assert place.outlet.wait_fds() or place.outlet.due_in_s() is not None
-    place.let_go()
-    assert place.end(key).exit_code == 3
 
 
 @only_hosts
@@ -280,132 +270,101 @@ def test_nothing_waits_for_a_host_that_hangs(place: Place) -> None:
 
 
 @only_hosts
-def test_an_answer_that_is_lost(place: Place) -> None:
-    """The submission has worked although its call has failed: it is found, and not made again."""
+def test_what_is_not_known_is_not_an_end(place: Place) -> None:
+    """A submission that has worked although its call has failed is found, and not made again; then the outlet is away
+    and back."""
     with place.losing_answers():
         key = place.submit("a", GATED)
         wait_until(lambda: place.outlet.poll([key]) and place.begun(), "it runs")
-    place.let_go()
-    assert place.end(key).exit_code == 3
-    assert place.begun() == ["begun"]
-
-
-@only_hosts
-def test_an_outlet_that_is_away_and_back(place: Place) -> None:
-    """What is not known is not an end."""
-    running = place.submit("a", GATED)
-    place.wait_begun(running)
+    place.wait([key], Running)
     with place.away():
-        place.wait([running], Unknown)
+        place.wait([key], Unknown)
         place.let_go()
-        place.wait([running], Unknown)
-    assert place.end(running).exit_code == 3
+        place.wait([key], Unknown)
+    assert place.end(key).exit_code == 3
+    assert place.begun() == ["a"]
 
 
 STEPS = ["claimed", "submitted", "begun", "ended"]
 
 
 def live_until(
-    root: Path, hosts: list[Any], working: Path, environment: dict[str, str], bundle: Bundle, step: str
-) -> None:
-    """A dispatcher process that gets as far as this step and is killed."""
+    root: Path, hosts: list[Any], working: Path, pace: tuple[float, float], environment: dict[str, str],
+    bundles: dict[str, Bundle],
+) -> None:  # fmt: skip
+    """A dispatcher process that gets each of its attempts as far as the step it has the name of, and is killed."""
     os.environ.update(environment)
     try:
+        Place.poll_s, Place.patience_s = pace
         place = Place(root, hosts, working)
-        if step != "claimed":
-            place.outlet.submit([bundle])
-        if step in ("begun", "ended"):
-            place.wait_begun(bundle.key)
-        if step == "ended":
-            place.let_go()
-            place.end(bundle.key)
+        running = [bundles[step].key for step in bundles if step not in STEPS[:2]]
+        if running:
+            place.outlet.submit([bundles[key.job_id] for key in running])
+            place.wait_begun(*running)
+        if "ended" in bundles:
+            place.let_go("ended")
+            place.end(bundles["ended"].key)
+        if "submitted" in bundles:
+            place.outlet.submit([bundles["submitted"]])
         os.kill(os.getpid(), signal.SIGKILL)
     finally:
         # What failed above would otherwise look like a dispatcher that was killed.
         os._exit(1)
 
 
-def die_after(place: Place, bundle: Bundle, step: str) -> None:
-    status = forks.run(live_until, place.root, place.makers, place.working, dict(os.environ), bundle, step)
+def die_after(place: Place, *bundles: Bundle) -> None:
+    named = {bundle.key.job_id: bundle for bundle in bundles}
+    pace = (place.poll_s, place.patience_s)
+    status = forks.run(live_until, place.root, place.makers, place.working, pace, dict(os.environ), named)
     assert status == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_dispatcher_that_is_killed_and_started_again(place: Place, step: str) -> None:
-    bundle = place.claim("a", GATED)
-    key = bundle.key
-    die_after(place, bundle, step)
+def left_by_dead_dispatchers(place: Place, *more: Bundle) -> list[Key]:
+    """An attempt that has got as far as each of STEPS, and `more` that have begun: two dispatchers have died."""
+    bundles = {step: place.claim(step, GATED) for step in STEPS}
+    die_after(place, bundles["begun"], bundles["ended"], *more)
+    # One that has nothing else to do: what it begins when it submits is all that it does.
+    die_after(place, bundles["claimed"], bundles["submitted"])
+    return [bundle.key for bundle in bundles.values()]
+
+
+def check_ends(place: Place, ends: dict[Key, Ended]) -> None:
+    """What was sent has run once, and nothing else has."""
+    sent = {"begun", "ended", *(["submitted"] if place.submits_at_once else [])}
+    assert {key.job_id: ended.exit_code for key, ended in ends.items()} == {
+        step: 3 if step in sent else None for step in STEPS
+    }
+    assert sorted(job for job in place.begun() if job in STEPS) == sorted(sent)
+
+
+def test_dispatchers_that_are_killed_and_started_again(place: Place) -> None:
+    keys = left_by_dead_dispatchers(place)
     again = place.restarted()
-    adopted = again.adopt({key: Placement()})
+    adopted = again.adopt(dict.fromkeys(keys, Placement()))
     place.let_go()
-    if key in adopted:
-        assert adopted == {key: Slot()}
-        ended = place.end(key, again)
-        again.capacity.release(adopted[key])
-    else:
-        ended = place.recover(again, place.orphan(key))
-    was_sent = step != "claimed" and (place.submits_at_once or step != "submitted")
-    assert ended.exit_code == (3 if was_sent else None)
-    assert len(place.begun()) == was_sent
+    assert set(adopted.values()) <= {Slot()}
+    reports = place.wait(list(adopted), Ended, again)
+    ends = {key: report.status for key, report in reports.items() if isinstance(report.status, Ended)}
+    for slot in adopted.values():
+        again.capacity.release(slot)
+    check_ends(place, ends | place.recover_all(again, *(place.orphan(key) for key in keys if key not in adopted)))
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_the_attempt_of_a_dead_dispatcher_is_recovered_by_another(place: Place, step: str) -> None:
-    bundle = place.claim("a", GATED)
-    key = bundle.key
-    die_after(place, bundle, step)
+def test_attempts_of_dead_dispatchers_are_recovered_by_another(place: Place) -> None:
+    """What a person asked for is done to them. Inspecting changes nothing."""
+    unwanted = place.claim("unwanted", LONG)
+    keys = left_by_dead_dispatchers(place, unwanted)
     other = place.restarted("other")
+    begun = next(key for key in keys if key.job_id == "begun")
+    assert not isinstance(other.inspect([place.orphan(begun, is_unwanted=True)])[begun], Ended)
     place.let_go()
-    ended = place.recover(other, place.orphan(key))
-    was_sent = step != "claimed" and (place.submits_at_once or step != "submitted")
-    assert ended.exit_code == (3 if was_sent else None)
-    assert len(place.begun()) == was_sent
-    if not was_sent:
-        assert place.paths(key).superseded.exists(), "a copy of it that comes back would run beside the next attempt"
-
-
-def test_what_a_person_asked_for_is_done_to_the_attempt_of_a_dead_dispatcher(place: Place) -> None:
-    bundle = place.claim("a", LONG)
-    die_after(place, bundle, "begun")
-    ended = place.recover(place.restarted("other"), place.orphan(bundle.key, is_unwanted=True))
-    assert ended.exit_code == 143
-
-
-def test_inspecting_changes_nothing(place: Place) -> None:
-    bundle = place.claim("a", GATED)
-    die_after(place, bundle, "begun")
-    orphan, other = place.orphan(bundle.key, is_unwanted=True), place.restarted("other")
-    assert not isinstance(other.inspect([orphan])[bundle.key], Ended)
-    place.let_go()
-    assert place.recover(place.restarted("other"), place.orphan(bundle.key)).exit_code == 3
-    status = other.inspect([orphan])[bundle.key]
+    orphans = [*(place.orphan(key) for key in keys), place.orphan(unwanted.key, is_unwanted=True)]
+    ends = place.recover_all(other, *orphans)
+    assert ends.pop(unwanted.key).exit_code == 143
+    check_ends(place, ends)
+    for key, ended in ends.items():
+        # A copy of it that comes back would run beside the next attempt.
+        assert place.paths(key).superseded.exists() or ended.exit_code == 3
+    status = place.outlet.inspect([place.orphan(begun, is_unwanted=True)])[begun]
     assert isinstance(status, Ended)
     assert status.exit_code == 3
-
-
-def test_a_fenced_attempt_ends_by_itself(place: Place) -> None:
-    key = place.submit("a", LONG)
-    place.wait_begun(key)
-    place.outlet.fence([key])
-    ended = place.end(key)
-    assert (ended.exit_code, ended.exit_reason) == (143, "superseded")
-
-
-def test_a_fenced_attempt_does_not_begin(place: Place) -> None:
-    bundle = place.claim("a", LONG)
-    place.outlet.fence([bundle.key])
-    place.outlet.submit([bundle])
-    assert place.end(bundle.key).exit_reason == "superseded"
-    assert place.begun() == []
-
-
-def test_slots_are_shown_while_they_are_in_use(place: Place) -> None:
-    key = place.submit("a", GATED)
-    place.wait([key], Running)
-    infos = place.outlet.slot_infos()
-    assert [info for info in infos if str(key) in info.jobs]
-    assert {info.outlet for info in infos} == {place.outlet.name}
-    place.let_go()
-    place.end(key)
-    assert not [info for info in place.outlet.slot_infos() if str(key) in info.jobs]
-    assert is_held(place.paths(key).alive) is False

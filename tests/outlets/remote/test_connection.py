@@ -205,12 +205,11 @@ def test_a_call_that_is_given_up_leaves_the_other_lane_alone(ssh: SshBed, connec
 def test_nothing_here_waits_for_a_host_that_hangs(ssh: SshBed, connect: Callable[..., Connection]) -> None:
     h1 = connect(ssh, "h1")
     with ssh["h1"].hanging():
-        begun_s = time.monotonic()
-        call = h1.call([Hello()], timeout_s=1.0)
+        call = h1.call([Hello()], timeout_s=4.0)
         for _ in range(20):
+            # One of these calls that waited for the host would know by now that it does not answer.
             assert call.outcome() is None
             h1.free_in_s(), h1.wait_fds(), h1.due_in_s()
-        assert time.monotonic() - begun_s < 0.8
         assert isinstance(wait(h1, call), Unreached)
 
 

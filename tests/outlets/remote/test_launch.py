@@ -222,7 +222,8 @@ def test_term_reaches_one_that_is_suspended(place: Host) -> None:
 
 def test_kill_is_faster_than_one_that_forks(place: Host) -> None:
     directory = place.begin("1", f"f() {{ sleep 0.01; f & }}; f\n{WRAPPER}")
-    assert ask(place.connection, Signal(directory=directory, force=True)).count >= 2
+    # One that has just ended is not counted.
+    assert ask(place.connection, Signal(directory=directory, force=True)).count >= 1
     wait_until(lambda: not processes.of_attempt(Path(directory)), "all of it has ended", timeout_s=10)
 
 

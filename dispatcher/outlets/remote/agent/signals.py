@@ -4,12 +4,14 @@ import contextlib
 import os
 import signal
 import time
-from typing import BinaryIO, List, Set
+from typing import BinaryIO, List, Optional
 
 from dispatcher.outlets.remote.agent.attempts import check_attempt, is_of_attempt
 from dispatcher.outlets.remote.agent.names import Data, Refusal
 
-KILL_PASSES = 10
+KILL_PASSES = 20
+# A process that forks and ends while the list is read is missed with its child: so nothing must be there so many times.
+EMPTY_PASSES = 3
 KILL_PAUSE_S = 0.02
 
 
@@ -20,7 +22,7 @@ def send_signal(words: Data, _stdin: BinaryIO) -> Data:
         raise Refusal(f"{directory}: {state['error']}")
     wrapper = state["pid"]
     if words["force"]:
-        return {"count": kill_all(directory)}
+        return {"count": kill_all(directory, wrapper)}
     if wrapper and is_of_attempt(wrapper, directory):
         # It passes the signal on. One that was suspended notices nothing until it continues, and nor do its children.
         count = send(wrapper, signal.SIGTERM)
@@ -30,20 +32,37 @@ def send_signal(words: Data, _stdin: BinaryIO) -> Data:
     return {"count": sum(send(pid, signal.SIGTERM) for pid in members_of(directory))}
 
 
-def kill_all(directory: str) -> int:
+def kill_all(directory: str, wrapper: Optional[int]) -> int:
     """Kill all processes of the attempt, those too that they start meanwhile; how many there were."""
-    told: Set[int] = set()
+    told = set(members_of(directory))
+    if wrapper in told:
+        # All of its group at once: one that forks and ends would be gone before it is read from the list.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(wrapper, signal.SIGKILL)
+    empty = 0
     for _ in range(KILL_PASSES):
-        members = members_of(directory)
-        if not members:
+        found = kill_members(directory)
+        told.update(found)
+        empty = 0 if found else empty + 1
+        if empty == EMPTY_PASSES:
             break
-        told.update(pid for pid in members if send(pid, signal.SIGKILL))
-        time.sleep(KILL_PAUSE_S)
+        if found:
+            time.sleep(KILL_PAUSE_S)
     return len(told)
 
 
+def kill_members(directory: str) -> List[int]:
+    """The newest first, each as soon as it is found: what forks and ends has not been there for long."""
+    return [pid for pid in sorted(all_pids(), reverse=True) if is_other(pid, directory) and send(pid, signal.SIGKILL)]
+
+
 def members_of(directory: str) -> List[int]:
-    return [pid for pid in all_pids() if pid != os.getpid() and is_of_attempt(pid, directory)]
+    return [pid for pid in all_pids() if is_other(pid, directory)]
+
+
+def is_other(pid: int, directory: str) -> bool:
+    """Whether it is a process of the attempt, and not this one."""
+    return pid != os.getpid() and is_of_attempt(pid, directory)
 
 
 def all_pids() -> List[int]:

@@ -43,6 +43,11 @@ from dispatcher.workspace import AttemptPaths, Layout
 
 POLL_S = 0.2
 ON_CPU = Request(0)
+# Scripts of attempts, which say so when they have begun: see Place.begun.
+BEGUN = 'echo "$DISPATCHER_JOB_ID" >>begun'
+LONG = f"{BEGUN}; sleep 600"
+# Until all are let go, or the one of this job.
+GATED = f'{BEGUN}; until [ -e go ] || [ -e "go.$DISPATCHER_JOB_ID" ]; do sleep 0.02; done; exit 3'
 
 
 class Place:
@@ -133,7 +138,7 @@ class Place:
         return self.working / name
 
     def let_go(self, job: str = "") -> None:
-        """Attempts that wait for the file `go` end, or one that waits for one of its own."""
+        """All attempts of GATED end, or the one of a job."""
         self.there(f"go.{job}" if job else "go").touch()
 
     def claim(self, job: str, script: str, request: Request = ON_CPU, **words: Any) -> Bundle:
@@ -171,15 +176,15 @@ class Place:
         return status
 
     def begun(self) -> list[str]:
-        """One line for each attempt that has begun."""
+        """One line for each attempt that has begun: its job, where it runs one of the scripts above."""
         with contextlib.suppress(FileNotFoundError):
             return self.there("begun").read_text().splitlines()
         return []
 
     def wait_begun(self, *keys: Key) -> None:
-        """Until these attempts, and no others so far, run and have said so."""
+        """Until these attempts run and have said so."""
         self.wait(keys, Running)
-        wait_until(lambda: len(self.begun()) >= len(keys), f"{keys} have begun")
+        wait_until(lambda: {key.job_id for key in keys} <= set(self.begun()), f"{keys} have begun")
 
     def orphan(self, key: Key, *, is_unwanted: bool = False, **placement: Any) -> Orphan:
         placement.setdefault("host", host.host_name())
@@ -197,7 +202,7 @@ class Place:
             found.update({key: status for key, status in statuses.items() if isinstance(status, Ended)})
             return len(found) == len(orphans)
 
-        wait_until(all_ended, "the ends of the orphans are found")
+        wait_until(all_ended, "the ends of the orphans are found", self.patience_s)
         return found
 
     def run_wrapper(self, bundle: Bundle) -> subprocess.CompletedProcess[str]:

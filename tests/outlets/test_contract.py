@@ -14,7 +14,7 @@ import forks
 import msgspec
 import pytest
 from fleet import wait_until
-from outlets.places import PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace, VolcanoPlace
+from outlets.places import BEGUN, GATED, LONG, PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace, VolcanoPlace
 from outlets.remote.nvidia_smi import SCRIPT
 
 from dispatcher.outlets.base import (
@@ -33,10 +33,6 @@ from dispatcher.outlets.base import (
 from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import is_held
 
-BEGUN = 'echo "$DISPATCHER_JOB_ID" >>begun'
-LONG = f"{BEGUN}; sleep 600"
-# Until all are let go, or the one of this job.
-GATED = f'{BEGUN}; until [ -e go ] || [ -e "go.$DISPATCHER_JOB_ID" ]; do sleep 0.02; done; exit 3'
 STUBBORN = f"trap '' TERM; {BEGUN}; sleep 600 & wait; sleep 600"
 
 LOCAL, SLURM, PBS, PLAIN, TPU, VOLCANO = "local", "slurm", "pbs", "plain", "tpu", "volcano"

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 from beds.pbs import PbsBed
 from beds.sshd import SshBed
-from outlets.places import PbsPlace
+from outlets.places import LONG, PbsPlace
 
 from dispatcher.outlets.base import Ended, Key, Request
-
-GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 
 
 @pytest.fixture
@@ -50,7 +48,7 @@ def test_several_nodes(place: PbsPlace) -> None:
 
 
 def test_cancelled_there(place: PbsPlace) -> None:
-    key = place.submit("a", "trap 'echo saved; exit 75' TERM; echo begun >>begun; sleep 600 & wait")
+    key = place.submit("a", f"trap 'echo saved; exit 75' TERM; {LONG} & wait")
     place.wait_begun(key)
     place.outlet.cancel([key])
     assert place.end(key).exit_code == 75

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from beds.pbs import NODES, PbsBed
 from fleet import wait_until
-from outlets.places import PbsPlace
+from outlets.places import GATED, LONG, PbsPlace
 
 from dispatcher.outlets.base import (
     CANCELLED,
@@ -30,11 +30,9 @@ from dispatcher.outlets.pbs import scheduler
 
 pytestmark = pytest.mark.slow
 
-LONG = "echo begun >>begun; sleep 600"
-GATED = "echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
 # By TERM, or by KILL on a machine that is so busy that the grace period of a second is over first.
 KILLED = (143, 137)
-STUBBORN = "trap '' TERM; echo begun >>begun; until [ -e go ]; do sleep 0.02; done; exit 3"
+STUBBORN = f"trap '' TERM; {GATED}"
 
 
 @pytest.fixture
@@ -139,7 +137,7 @@ def test_a_job_that_pbs_starts_again(place: PbsPlace) -> None:
     place.bed.rerun(job)
     ended = place.end(key)
     assert (ended.exit_code, ended.exit_reason) == (None, PREEMPTED)
-    assert place.begun() == ["begun"]
+    assert place.begun() == ["a"]
     assert place.bed.wait_for(job, "F")["Exit_status"] in (91, None)
 
 
@@ -354,7 +352,7 @@ def test_those_that_a_job_does_not_come_to(place: PbsPlace) -> None:
     assert place.end(first).exit_code == 0
     assert place.end(second).exit_reason == CANCELLED
     assert place.end(third).exit_reason == NOT_REACHED
-    assert place.begun() == ["begun"]
+    assert place.begun() == ["b"]
 
 
 def test_those_for_which_no_time_is_left(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:

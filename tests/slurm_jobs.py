@@ -114,7 +114,8 @@ class Jobs:
             seen.append(self.state(job))
             return seen[-1] is not None and seen[-1].phase is phase
 
-        wait_for(is_there, limit_s, lambda: f"{job} to be {phase.value}: {seen[-1]}\n{self.log(job)}")
+        # Each look is a run of squeue.
+        wait_for(is_there, limit_s, lambda: f"{job} to be {phase.value}: {seen[-1]}\n{self.log(job)}", every_s=0.1)
         found = seen[-1]
         assert found is not None
         return found

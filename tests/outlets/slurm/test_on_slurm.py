@@ -31,8 +31,8 @@ def root(slurm: SlurmBed) -> Path:
     return made(slurm)
 
 
-def made(bed: SlurmBed) -> Path:
-    root = bed.directory / "work" / "a'; echo foo %j"
+def made(bed: SlurmBed, name: str = "a'; echo foo %j") -> Path:
+    root = bed.directory / "work" / name
     root.mkdir(mode=0o777)
     return root
 
@@ -129,30 +129,23 @@ def test_held(slurm: SlurmBed, root: Path) -> None:
 
 
 @pytest.mark.slow
-def test_time_limit_of_slurm(start_slurm: Start) -> None:
-    """The batch script is told before the end and passes it on as the time limit."""
-    # SLURM counts in minutes, so the job's end is moved instead.
-    slurm = start_slurm()
-    jobs = Jobs(slurm, made(slurm), grace_s=5)
-    handle = jobs.submit(NAME, PATIENT, time_limit_s=600)
+def test_time_limits(slurm: SlurmBed, root: Path) -> None:
+    """The batch script is told before the end and passes it on as the time limit; SLURM ends what ignores it."""
+    jobs = Jobs(slurm, root, grace_s=5)
+    patient = jobs.submit(NAME, PATIENT, time_limit_s=600)
     begun(jobs)
-    assert slurm.show(handle)["TimeLimit"] == "00:12:00"
-    slurm.run("scontrol", "update", f"JobId={handle}", "TimeLimit=1")
+    assert slurm.show(patient)["TimeLimit"] == "00:12:00"
+    others = Jobs(slurm, made(slurm, "other"))
+    stubborn = others.submit(NAME.replace("0", "f"), STUBBORN)
+    begun(others)
+    # SLURM counts in minutes, and looks every 30 s.
+    slurm.run("scontrol", "update", f"JobId={patient}", "TimeLimit=1")
+    slurm.run("scontrol", "update", f"JobId={stubborn}", "EndTime=now+1")
+    assert others.wait(Phase.ENDED, limit_s=150).reason == TIME_LIMIT
     state = jobs.wait(Phase.ENDED, limit_s=100)
     assert (jobs.directory("j0") / "stop").read_text() == "time limit\n"
     assert (jobs.directory("j0") / "told").exists()
     assert state.exit_code == 143
-
-
-@pytest.mark.slow
-def test_time_limit_of_a_job_that_ignores_it(start_slurm: Start) -> None:
-    slurm = start_slurm()
-    jobs = Jobs(slurm, made(slurm))
-    handle = jobs.submit(NAME, STUBBORN)
-    begun(jobs)
-    slurm.run("scontrol", "update", f"JobId={handle}", "TimeLimit=1")
-    state = jobs.wait(Phase.ENDED, limit_s=150)
-    assert state.reason == TIME_LIMIT
 
 
 @pytest.mark.parametrize("mode", ["REQUEUE", "CANCEL"])
@@ -226,7 +219,8 @@ def test_what_no_node_has(slurm: SlurmBed, root: Path) -> None:
     assert jobs.wait(Phase.ENDED).exit_code is None
 
 
-@pytest.mark.slow
+# The answers are read in test_recorded.py, and what follows from them is in test_how_jobs_end.py.
+@pytest.mark.long
 @pytest.mark.parametrize("accounting", [True, False])
 def test_purged_jobs(start_slurm: Start, accounting: bool) -> None:
     """The controller forgets; accounting does not, where there is one."""
@@ -307,10 +301,4 @@ def test_limits_of_a_site(start_slurm: Start) -> None:
     assert (limits.array_size, limits.in_flight) == (50, None)
     jobs.submit(NAME, *["exit 0"] * 50)
     with pytest.raises(AssertionError, match=r"Refused\(why='sbatch: .*Invalid job array"):
-        Jobs(slurm, made_other(slurm)).submit(NAME, *["exit 0"] * 51)
-
-
-def made_other(bed: SlurmBed) -> Path:
-    root = bed.directory / "work" / "other"
-    root.mkdir(mode=0o777)
-    return root
+        Jobs(slurm, made(slurm, "other")).submit(NAME, *["exit 0"] * 51)

@@ -13,7 +13,11 @@ _OPERATOR: Final = re.compile(r"&&|\|\||;;|<<<|<<|>>|&>|[<>]&|[;&|<>()]|\$['\"]"
 _EXPANSION: Final = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\(|[0-9@*#?!$-])|`")
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _LINE_BREAK: Final = "a line break ends a command in a shell: write it on one line (in YAML after `command: >-`)"
-_HOME: Final = re.compile(r"~[A-Za-z0-9_.-]*(?=[/\s]|$)")
+_HOME: Final = re.compile(r"~[A-Za-z0-9_.-]*(?=[/:=\s]|$)")
+# Bash expands `~` also in an argument that looks like an assignment: `name=~`, `name=/a:~`.
+_BEFORE_HOME: Final = re.compile(
+    r"(?:^|\s)[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=(?:(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*:)?$"
+)
 # Builtins and keywords of the shell; programs of these names, which some systems have, do nothing useful.
 _SHELL_WORD: Final = re.compile(
     r"[.:!{}]|\[\[|source|cd|pushd|popd|export|unset|set|shopt|eval|exec|command|builtin|alias|unalias|declare|typeset|local"
@@ -71,9 +75,10 @@ def _bare(text: str, place: int) -> str:
         return _LINE_BREAK
     if text[place] == "*":
         return "* matches file names only in a shell (in single quotes it is text)"
-    if place == 0 or text[place - 1].isspace():
-        if home := _HOME.match(text, place):
-            return f"{home[0]} is expanded only by a shell: write the path in full"
-        if text[place] == "#":
-            return "# begins a comment only in a shell"
+    begins_word = place == 0 or text[place - 1].isspace()
+    home = _HOME.match(text, place)
+    if home and (begins_word or _BEFORE_HOME.search(text[:place])):
+        return f"{home[0]} is expanded only by a shell: write the path in full"
+    if begins_word and text[place] == "#":
+        return "# begins a comment only in a shell"
     return ""

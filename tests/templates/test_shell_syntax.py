@@ -44,6 +44,8 @@ from dispatcher.templates.shell_syntax import shell_syntax
         ('python {script} "\\$HOME"', "a backslash before '$'"),
         ("python {script} data/*.txt", "*"),
         ("python ~/train.py", "~"),
+        ("python {script} out=~/out", "~"),
+        ("python {script} path='/a b':~", "~"),
         ("python {script} # the main one", "#"),
         ("python {script} \\\n  --lr 3", "a line break"),
         ("module load cuda\npython {script}", "a line break"),
@@ -112,6 +114,8 @@ PIECES = [
 @example("$''")
 @example('"\\$"')
 @example("\\ ")
+@example("a=~")
+@example("~=~")
 def test_what_is_taken_arrives_as_bash_would_pass_it_on(text: str) -> None:
     command = f"printf %s\\\\0 {text}"
     try:

@@ -98,7 +98,7 @@ def test_each_of_many_notices_arrives_once_although_pods_are_killed(fleet: Fleet
 
     def all_are_settled() -> bool:
         state = json.loads(fleet.run("notify", "--json"))
-        return bool(state) and not any(row["state"] in ("sending", "waiting") for row in state)
+        return bool(state) and not any(row["state"] in ("sending", "waiting") or row["until"] for row in state)
 
     wait_until(all_are_settled, "all notices are settled")
     for pod in pods:

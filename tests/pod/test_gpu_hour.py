@@ -150,18 +150,18 @@ def test_pods_shows_use_and_who_else_is_on_a_gpu(fleet: Fleet, driver: Driver, b
 
 def test_the_loop_does_not_wait_for_a_file_server(driver: Driver) -> None:
     driver.say("count 1", "0 busy 50 1", "0 memory 8589934592 0 1048576")
-    saving, released = threading.Event(), threading.Event()
+    saving, released, saved = threading.Event(), threading.Event(), threading.Event()
 
     def save(_: PodGpus) -> None:
         saving.set()
-        released.wait(20)
+        released.wait(600)
+        saved.set()
 
     monitor = GpuMonitor("0", 0, 1, print, sample_s=0.01, publisher=Publisher(lambda: None, save))
     monitor.watch({Key("a", 1): (0,)})
     assert saving.wait(10)
-    begun_s = time.monotonic()
     monitor.refresh(lambda pid: True)
     assert monitor.slot_infos({})[0].busy_percent == 50
     monitor.close()
-    assert time.monotonic() - begun_s < 5
+    assert not saved.is_set()
     released.set()

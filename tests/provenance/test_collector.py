@@ -104,9 +104,7 @@ def test_a_git_that_hangs_is_killed_with_its_children_and_left_alone(
     (folder / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     collector = Collector(layout, deadline_s=1.0, pause_s=0.01)
-    begun_s = time.monotonic()
     collector.note([an_origin(layout, "a", 1)])
-    assert time.monotonic() - begun_s < 0.5
     wait_until(layout.attempt("a", 1).provenance.exists, "its record")
     asked = (tmp_path / "pids").read_text().split()
     for pid in asked:
@@ -160,20 +158,22 @@ def test_blobs_that_cannot_be_written_are_a_problem_of_the_record(repository: Re
     assert len(found.problems) == 2
 
 
-def test_a_pod_that_ends_does_not_wait_for_what_hangs(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = threading.Event()
+def test_a_pod_waits_neither_before_nor_at_its_end_for_what_hangs(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release, returned = threading.Event(), threading.Event()
 
     def hangs(*_: object) -> None:
-        release.wait(60)
+        release.wait(600)
+        returned.set()
 
     monkeypatch.setattr(Blobs, "add_packages", hangs)
     collector = Collector(layout)
     collector.note([an_origin(layout, "a", 1, command=(sys.executable, "-c", ""))])
     begun_s = time.monotonic()
     collector.close(0.2)
-    took_s = time.monotonic() - begun_s
+    assert time.monotonic() - begun_s >= 0.2 and not returned.is_set()
     release.set()
-    assert 0.2 <= took_s < 5
 
 
 def test_words_that_are_no_utf8_are_recorded(layout: Layout) -> None:

@@ -6,11 +6,10 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from origins import DEADLINE_S, look, recorded, state
+from origins import look, recorded, state
 from repositories import Repository
 
 from dispatcher.provenance.blobs import Blobs
@@ -207,9 +206,8 @@ def test_files_that_block_or_never_end_are_not_read(repository: Repository, layo
     with socket.socket(socket.AF_UNIX) as server:
         os.chdir(root)
         server.bind("socket")
-        begun_s = time.monotonic()
         code = look(layout)
-    assert time.monotonic() - begun_s < DEADLINE_S / 2
+    assert not any("no answer" in problem or "too slow" in problem for problem in code.problems)
     assert code.state is not None
     unread = {name for name, digest in code.state.untracked.items() if not digest}
     # git itself leaves out pipes and sockets.
@@ -279,9 +277,7 @@ def test_a_difference_that_never_ends_costs_the_deadline(
     commit = repository.commit()
     repository.write("train.py", "two\n")
     git_does("diff", "yes", before=True)
-    begun_s = time.monotonic()
     code = CodeReader(layout).read(1.5)
-    assert time.monotonic() - begun_s < 10
     assert code.state is not None
     assert (code.state.commit, code.state.is_dirty, code.state.diff) == (commit, True, None)
     assert code.problems == ("git: no answer within 1.5 s",)

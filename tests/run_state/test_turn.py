@@ -94,9 +94,9 @@ def test_a_file_that_cannot_be_locked_keeps_nobody_waiting(turns: list[Turn], mo
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(turn, "wait_for_range", fails)
-    begun = time.monotonic()
-    assert not turns[0].wait(WAIT_S)
-    assert time.monotonic() - begun < WAIT_S / 2
+    limit_s, begun_s = 10 * WAIT_S, time.monotonic()
+    assert not turns[0].wait(limit_s)
+    assert time.monotonic() - begun_s < limit_s
 
 
 def test_the_turn_is_one_byte_behind_the_head(turns: list[Turn], tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_what_cannot_be_done_is_refused_as_a_whole(web, lab):
         assert lab.layout.journal(1).read_bytes() == before
 
 
+@pytest.mark.quiet
 def test_ctrl_c_ends_it_at_once_also_while_a_browser_is_connected(serve):
     web = serve()
     web.get("/api/overview")

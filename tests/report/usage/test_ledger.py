@@ -92,9 +92,12 @@ def test_idle_gpus_count_until_they_are_used_again_or_the_attempt_ends(journal: 
 
 
 def test_many_idle_attempts_cost_no_more_each_than_few() -> None:
-    """Compared by processor time, on the same machine at the same moment."""
+    """Compared by processor time, the least of three."""
 
     def taken_s(jobs: int) -> float:
+        return min(once_s(jobs) for _ in range(3))
+
+    def once_s(jobs: int) -> float:
         journal = Journal()
         journal.pod(0, "a", gpus=[0])
         for number in range(jobs):

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 from fleet import wait_until
+from ports import free_port  # noqa: F401 - tests of several processes find it here
 from tiny_training import config
 
 from dispatcher import contract
@@ -131,12 +131,6 @@ def tiny_entry(*imports: Path, job: str = "tests/tiny", **training: Any) -> dict
     """What an entry says that runs the tiny training, or a job of the files `imports`."""
     files = [str(path) for path in (TESTS / "tiny_training.py", *imports)]
     return {"job": job, "import": files, "config": config(**training)}
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def one_of_two(address: str, number: int) -> dict[str, str]:

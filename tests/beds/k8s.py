@@ -22,12 +22,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ports import Ports
+
 from .bed import HERE, Bed, BedError, wait_for
 from .kubernetes.api import ApiError, Object
 from .kubernetes.control_plane import PORT, ControlPlane
 from .kubernetes.faults import Fault, Faults
 from .kubernetes.nodes import GATEWAY, Node, make_network
-from .namespace import Ports
 from .needs import SEARCH_PATH
 from .relay import Relay
 

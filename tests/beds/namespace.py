@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -21,8 +20,6 @@ from pathlib import Path
 from .bed import BedError, wait_for
 from .needs import SEARCH_PATH
 
-# Below the kernel's own choice for outgoing connections (32768 and above).
-PORTS = range(10_000, 32_000)
 UNSHARE = ["unshare", "--fork", "--kill-child", "--mount-proc", "--propagation", "slave"]
 # While the first process ignores SIGCHLD, the kernel collects orphans itself.
 INIT = "{steps}echo ready && exec env --ignore-signal=CHLD cat >/dev/null"
@@ -160,33 +157,6 @@ class Daemon:
                 os.kill(self.pid, each)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._entered.wait(limit_s)
-
-
-class Ports:
-    """Free ports of 127.0.0.1; no other bed gets them before `close`, in whatever test run."""
-
-    def __init__(self) -> None:
-        self._taken: list[socket.socket] = []
-
-    def take(self) -> int:
-        while True:
-            port = random.choice(PORTS)
-            # A name in the abstract namespace of Unix sockets has one owner and goes with its process.
-            claim = socket.socket(socket.AF_UNIX)
-            try:
-                claim.bind(f"\0dispatcher-bed-port-{port}")
-                with socket.socket() as probe:
-                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                    probe.bind(("127.0.0.1", port))
-            except OSError:
-                claim.close()
-                continue
-            self._taken.append(claim)
-            return port
-
-    def close(self) -> None:
-        for claim in self._taken:
-            claim.close()
 
 
 def accepts(port: int) -> bool:

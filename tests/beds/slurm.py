@@ -22,8 +22,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ports import Ports
+
 from .bed import BedError, wait_for
-from .namespace import Daemon, Namespace, Ports, accepts, tail
+from .namespace import Daemon, Namespace, accepts, tail
 from .needs import SEARCH_PATH, why_not
 
 # Any account without rights.

@@ -16,9 +16,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ports import Ports
+
 from .bed import BedError
 from .computer import Computer, HostSettings, keygen
-from .namespace import Ports, accepts
+from .namespace import accepts
 from .needs import why_not
 from .relay import Relay
 

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from ports import Ports
 
 from .bed import wait_for
-from .namespace import Ports
 from .slurm import ORDINARY, SlurmBed
 
 SLEEP = "#!/bin/sh\nexec sleep 300\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fleet import Fleet, shell, wait_until
+from ports import free_port
 
 FAILING = 23
 
@@ -79,7 +80,7 @@ def test_chosen_jobs_are_held_and_a_job_is_cancelled_from_its_view(
 def test_a_change_that_is_refused_is_explained(
     open_page: Callable[..., Any], failed_lab: Fleet, serve: Callable[..., Any]
 ) -> None:
-    served = serve("--allow-changes")
+    served = serve("--allow-changes", port=free_port())
     page = open_page(served.link)
     button = page.get_by_role("button", name="Requeue 2", exact=True)
     button.wait_for()
@@ -103,7 +104,7 @@ def test_a_server_that_is_gone_is_told_and_the_page_goes_on_when_it_is_back(
 ) -> None:
     fleet.write_manifest([shell(f"job_s{seed}", "true") for seed in range(3)])
     fleet.run("hold", "job_s0")
-    served = serve()
+    served = serve(port=free_port())
     page = open_page(served.link)
     page.locator("#progress .states").get_by_text("held").wait_for()
     served.kill()
@@ -143,7 +144,7 @@ def test_while_the_workspace_is_read_the_page_says_so_and_goes_on_by_itself(
 def test_a_change_without_an_answer_is_not_said_to_be_refused(
     open_page: Callable[..., Any], failed_lab: Fleet, serve: Callable[..., Any]
 ) -> None:
-    served = serve("--allow-changes")
+    served = serve("--allow-changes", port=free_port())
     page = open_page(served.link)
     button = page.get_by_role("button", name="Requeue 2", exact=True)
     button.wait_for()

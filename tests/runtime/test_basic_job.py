@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ports import free_port
 
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime.configuration import configuration, configure, current_config, field
@@ -159,9 +159,7 @@ print(json.dumps([number, job.main_process(), job.spec.distributed, job.spec.har
 
 
 def test_two_processes_run_a_job_together(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     started = [
         subprocess.Popen([sys.executable, "-c", TWO, address, str(number), str(tmp_path)], stdout=subprocess.PIPE)
         for number in range(2)

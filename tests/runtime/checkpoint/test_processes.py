@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ports import free_port
 
 from dispatcher import contract
 from dispatcher.runtime.checkpoint import CheckpointManager
@@ -33,15 +33,12 @@ def run_pair(folder: Path, *scenarios: str) -> list[subprocess.CompletedProcess[
     """Two processes, attempts of one entry; how each ended."""
     attempt = folder / "attempt"
     attempt.mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     said = {contract.ATTEMPT_DIR: str(attempt), contract.JOB_ID: "job", contract.ATTEMPT: "1"}
     env = {**os.environ, "JAX_PLATFORMS": "cpu", **said}
-    script = HERE / "children" / "pair.py"
+    script, port = HERE / "children" / "pair.py", str(free_port())
     started = [
         subprocess.Popen(
-            [sys.executable, script, str(number), str(port), folder, *scenarios],
+            [sys.executable, script, str(number), port, folder, *scenarios],
             env=env,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -15,25 +15,36 @@ from dispatcher.web.worker import Worker
 T = TypeVar("T")
 
 INTERVAL_S: Final = 2.0
-# Nobody looks any more when nobody has asked for so long.
-_WATCHED_S: Final = 15.0
 # With an age, a position and names of parts beside it.
 _ANSWER_BYTES: Final = MOST_BYTES - 2_000
 # So many times as long as a look took nothing is done.
 _REST: Final = 10
-# After a look that failed, the next request looks again, but not more often than this.
-_AGAIN_S: Final = 1.0
-# How long a request waits for the files; while they are read for the first time, it is answered that they are.
-_PATIENCE_S: Final = 20.0
+# How long a request waits while the files are read for the first time.
 _FIRST_S: Final = 0.5
 
 
 class Follower:
-    """Looks every `interval_s` at what has changed, for as long as requests come."""
+    """Looks every `interval_s` at what has changed, for as long as requests come.
 
-    def __init__(self, make_board: Callable[[], Board], interval_s: float = INTERVAL_S) -> None:
+    Nobody looks any more when nobody has asked for `watched_s`. After a look that failed, the next request looks again,
+    but not more often than every `again_s`. A request waits `patience_s` for the files; while they are read for the
+    first time, it is answered that they are.
+    """
+
+    def __init__(
+        self,
+        make_board: Callable[[], Board],
+        interval_s: float = INTERVAL_S,
+        *,
+        watched_s: float = 15.0,
+        again_s: float = 1.0,
+        patience_s: float = 20.0,
+    ) -> None:
         self._make_board = make_board
         self._interval_s = interval_s
+        self._watched_s = watched_s
+        self._again_s = again_s
+        self._patience_s = patience_s
         self._worker = Worker("reader")
         self._board: Board | None = None
         self._problem: str | None = None
@@ -53,7 +64,7 @@ class Follower:
 
     @property
     def is_watched(self) -> bool:
-        return time.monotonic() - self._asked_s < _WATCHED_S
+        return time.monotonic() - self._asked_s < self._watched_s
 
     @property
     def is_live(self) -> bool:
@@ -80,7 +91,7 @@ class Follower:
         """What `function(board, ...)` returns, after the files were looked at. RefusedError 503 when they cannot be."""
         board = await self._current()
         try:
-            return await self._worker.run(function, board, *args, timeout_s=_PATIENCE_S)
+            return await self._worker.run(function, board, *args, timeout_s=self._patience_s)
         except TimeoutError:
             raise self._too_slow() from None
 
@@ -108,11 +119,11 @@ class Follower:
         """The board, not older than a few looks."""
         self._asked_s = time.monotonic()
         self._woken.set()
-        late_s = _AGAIN_S if self._problem is not None else self._pause_s() + self._interval_s
+        late_s = self._again_s if self._problem is not None else self._pause_s() + self._interval_s
         if self._board is None or self._asked_s - self._looked_s > late_s:
             is_first = self._board is None or self._board.seq is None
             try:
-                await asyncio.wait_for(asyncio.shield(self._look()), _FIRST_S if is_first else _PATIENCE_S)
+                await asyncio.wait_for(asyncio.shield(self._look()), _FIRST_S if is_first else self._patience_s)
             except TimeoutError:
                 raise (LoadingError(time.monotonic() - self._began_s) if is_first else self._too_slow()) from None
         if self._problem is not None:
@@ -122,7 +133,7 @@ class Follower:
 
     def _too_slow(self) -> RefusedError:
         return RefusedError(
-            503, f"the files of the workspace do not answer for {_PATIENCE_S:.0f} s: is the file server there?"
+            503, f"the files of the workspace do not answer for {self._patience_s:.0f} s: is the file server there?"
         )
 
     def _look(self) -> asyncio.Task[None]:

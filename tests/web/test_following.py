@@ -9,7 +9,6 @@ import time
 import pytest
 
 from dispatcher.errors import StateError
-from dispatcher.web import follower as module
 from dispatcher.web.age import Age
 from dispatcher.web.answers import LoadingError, RefusedError
 from dispatcher.web.follower import Follower
@@ -40,12 +39,11 @@ class FakeBoard:
         return {"counts": b"{}"}
 
 
-def run(scenario, monkeypatch, interval_s=0.02, watched_s=0.3):
-    monkeypatch.setattr(module, "_WATCHED_S", watched_s)
+def run(scenario, interval_s=0.02, **limits):
     board = FakeBoard()
 
     async def main():
-        follower = Follower(lambda: board, interval_s)
+        follower = Follower(lambda: board, interval_s, **{"watched_s": 0.3, **limits})
         follower.start()
         try:
             await scenario(follower, board)
@@ -55,7 +53,7 @@ def run(scenario, monkeypatch, interval_s=0.02, watched_s=0.3):
     asyncio.run(main())
 
 
-def test_nobody_looks_and_nothing_is_read(monkeypatch):
+def test_nobody_looks_and_nothing_is_read():
     async def scenario(follower, board):
         await asyncio.sleep(0.2)
         assert board.looks == 0
@@ -72,10 +70,10 @@ def test_nobody_looks_and_nothing_is_read(monkeypatch):
         await follower.answer(FakeBoard.overview)
         assert board.looks > looks
 
-    run(scenario, monkeypatch)
+    run(scenario)
 
 
-def test_many_viewers_cost_one_reader(monkeypatch):
+def test_many_viewers_cost_one_reader():
     async def scenario(follower, board):
         await asyncio.gather(*(follower.answer(FakeBoard.overview) for _ in range(50)))
         assert (board.looks, board.asked) == (1, 50)
@@ -85,12 +83,10 @@ def test_many_viewers_cost_one_reader(monkeypatch):
         # Not even the thread was asked.
         assert board.asked == 50 and board.looks <= 3
 
-    run(scenario, monkeypatch, interval_s=5.0, watched_s=60.0)
+    run(scenario, interval_s=5.0, watched_s=60.0)
 
 
-def test_what_cannot_be_read_is_told_and_is_back_when_it_can(monkeypatch):
-    monkeypatch.setattr(module, "_AGAIN_S", 0.05)
-
+def test_what_cannot_be_read_is_told_and_is_back_when_it_can():
     async def scenario(follower, board):
         await follower.answer(FakeBoard.overview)
         board.fails = "the journal is gone"
@@ -103,12 +99,10 @@ def test_what_cannot_be_read_is_told_and_is_back_when_it_can(monkeypatch):
         await asyncio.sleep(0.2)
         await follower.answer(FakeBoard.overview)
 
-    run(scenario, monkeypatch)
+    run(scenario, again_s=0.05)
 
 
-def test_files_that_hang_are_told_and_not_shown_as_they_were(monkeypatch):
-    monkeypatch.setattr(module, "_PATIENCE_S", 0.1)
-
+def test_files_that_hang_are_told_and_not_shown_as_they_were():
     async def scenario(follower, board):
         await follower.answer(FakeBoard.overview)
         board.age.read_s, board.is_free = 1.0, threading.Event()
@@ -118,10 +112,10 @@ def test_files_that_hang_are_told_and_not_shown_as_they_were(monkeypatch):
         assert error.value.status == 503
         board.is_free.set()
 
-    run(scenario, monkeypatch)
+    run(scenario, patience_s=0.1)
 
 
-def test_while_the_files_are_read_for_the_first_time_that_is_told_at_once(monkeypatch):
+def test_while_the_files_are_read_for_the_first_time_that_is_told_at_once():
     async def scenario(follower, board):
         board.is_free = threading.Event()
         with pytest.raises(LoadingError, match="is being read") as error:
@@ -133,10 +127,10 @@ def test_while_the_files_are_read_for_the_first_time_that_is_told_at_once(monkey
         await follower.answer(FakeBoard.overview)
         assert board.looks >= 1
 
-    run(scenario, monkeypatch)
+    run(scenario)
 
 
-def test_a_look_that_takes_long_is_taken_less_often(monkeypatch):
+def test_a_look_that_takes_long_is_taken_less_often():
     async def scenario(follower, board):
         board.takes_s = 0.05
         end_s = time.monotonic() + 1.5
@@ -145,4 +139,4 @@ def test_a_look_that_takes_long_is_taken_less_often(monkeypatch):
             await asyncio.sleep(0.02)
         assert board.looks <= 5
 
-    run(scenario, monkeypatch)
+    run(scenario)

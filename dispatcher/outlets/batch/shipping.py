@@ -25,7 +25,6 @@ _ARCHIVE_LIMIT_S: Final = 900.0
 _HAS_LIMIT_S: Final = 60.0
 # An upload may take so long for each MiB, and at least a minute.
 _SECONDS_PER_MIB: Final = 8.0
-_TRY_AGAIN_S: Final = 30.0
 # Longer than jobs wait in a queue: archives on a host that no one has asked for in this time are removed.
 _KEPT_S: Final = 60 * 86400.0
 # For so long the host is not asked again whether it has an archive: the call would double those of a submission.
@@ -41,7 +40,7 @@ class Shipping:
     """The code for submissions to one host. `problem` is why there can be none at the moment, empty when there can.
 
     `shipped(names, snapshot, archive)` is called for submissions whose code is at the path `archive` of the host, and
-    `failed(names, why)` for those that cannot get any.
+    `failed(names, why)` for those that cannot get any. What failed is tried again after `try_again_s`.
     """
 
     def __init__(
@@ -50,8 +49,10 @@ class Shipping:
         connection: Connection,
         shipped: Callable[[Sequence[str], Snapshot, str], None],
         failed: Callable[[Sequence[str], str], None],
+        try_again_s: float = 30.0,
     ) -> None:
         self.problem = ""
+        self._try_again_s = try_again_s
         self._layout = layout
         self._connection = connection
         self._shipped = shipped
@@ -236,7 +237,7 @@ class Shipping:
         self._failures += 1
         self._is_missing = False
         self.problem = f"storing the code: {why}"
-        self._next_s = time.monotonic() + _TRY_AGAIN_S
+        self._next_s = time.monotonic() + self._try_again_s
         if self._failures >= _MOST_FAILURES:
             self._give_up(self.problem)
 
@@ -244,7 +245,7 @@ class Shipping:
         """Those that wait end; the next snapshot, some time later, shows whether it works again."""
         names, self._batch = self._batch, []
         self._snapshot, self._failures, self.problem = None, 0, why
-        self._next_s = time.monotonic() + _TRY_AGAIN_S
+        self._next_s = time.monotonic() + self._try_again_s
         self._failed(names, why)
 
     def _archive(self, snapshot: Snapshot) -> str:

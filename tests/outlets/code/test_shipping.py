@@ -14,7 +14,6 @@ from fleet import PATIENCE_S, wait_until
 from repositories import Repository, unpacked
 
 from dispatcher.config import CodeMode
-from dispatcher.outlets.batch import shipping
 from dispatcher.outlets.batch.shipping import Shipping
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.remote.connection import Connection, Pace
@@ -27,11 +26,18 @@ SHARE = "a'; echo share"
 class Ship:
     """The shipping of one dispatcher to one host, and what it has told."""
 
-    def __init__(self, root: Path, share: str, ssh_target: str | None = None, mode: CodeMode = CodeMode.SHIP) -> None:
+    def __init__(
+        self,
+        root: Path,
+        share: str,
+        ssh_target: str | None = None,
+        mode: CodeMode = CodeMode.SHIP,
+        try_again_s: float = 30.0,
+    ) -> None:
         self.connection = Connection("h1", road_to("h1", ssh_target), Pace(calls_per_minute=600, first_pause_s=0.1))
         self.shipped: dict[str, tuple[Snapshot, str]] = {}
         self.failed: dict[str, str] = {}
-        self.shipping = Shipping(Layout(root), self.connection, self._shipped, self._failed)
+        self.shipping = Shipping(Layout(root), self.connection, self._shipped, self._failed, try_again_s)
         self.shipping.begin(mode, share)
 
     def _shipped(self, names: Sequence[str], snapshot: Snapshot, archive: str) -> None:
@@ -168,13 +174,10 @@ def test_two_dispatchers_that_send_the_same_at_once(
     assert os.listdir(tmp_path / SHARE / "code") == [Path(archive).name]
 
 
-def test_nothing_is_claimed_until_the_code_can_be_archived(
-    tmp_path: Path, ships: Callable[..., Ship], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shipping, "_TRY_AGAIN_S", 0.2)
+def test_nothing_is_claimed_until_the_code_can_be_archived(tmp_path: Path, ships: Callable[..., Ship]) -> None:
     root = tmp_path / "workspace"
     root.mkdir()
-    ship = ships(root, os.fspath(tmp_path / SHARE))
+    ship = ships(root, os.fspath(tmp_path / SHARE), try_again_s=0.2)
     ship.until(lambda: "not in a git repository" in ship.shipping.problem, "the problem is shown")
     ship.shipping.want("claimed before")
     ship.until(lambda: ship.failed, "what was claimed before ends")
@@ -187,12 +190,11 @@ def test_nothing_is_claimed_until_the_code_can_be_archived(
 
 
 def test_a_full_disk_there_is_tried_three_times(
-    repository: Repository, small_disk: Path, ships: Callable[..., Ship], monkeypatch: pytest.MonkeyPatch
+    repository: Repository, small_disk: Path, ships: Callable[..., Ship]
 ) -> None:
-    monkeypatch.setattr(shipping, "_TRY_AGAIN_S", 0.05)
     repository.write("data.bin", os.urandom(3 << 20))
     repository.commit()
-    ship = ships(repository.root, os.fspath(small_disk)).ready()
+    ship = ships(repository.root, os.fspath(small_disk), try_again_s=0.05).ready()
     ship.shipping.want("one")
     ship.until(lambda: ship.failed, "it is given up")
     assert "No space left on device" in ship.failed["one"]

@@ -37,6 +37,12 @@ def wait_for(condition: Callable[[], object], limit_s: float, what: str, every_s
         time.sleep(every_s)
 
 
+def plain_directory() -> str:
+    """Where temporary files go whose paths are part of kernel command lines, mount options or sockets' names."""
+    wanted = tempfile.gettempdir()
+    return wanted if wanted.replace("/", "").isalnum() and len(wanted) < 40 else "/tmp"
+
+
 class Bed:
     """A context manager; `name` is its row in `needs.NEEDS`.
 
@@ -48,9 +54,7 @@ class Bed:
     def __init__(self) -> None:
         if reason := why_not(self.name):
             raise BedError(reason)
-        # Kernel command lines and mount options cannot carry every character.
-        parent = tempfile.gettempdir()
-        self.directory = tempfile.mkdtemp(prefix="bed-", dir=parent if parent.replace("/", "").isalnum() else "/tmp")
+        self.directory = tempfile.mkdtemp(prefix="bed-", dir=plain_directory())
         self._turn = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         unshare = ["unshare", "--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc"]

@@ -18,7 +18,7 @@ ROOT = Path("/run/lab")
 LAB = Path("/sys/fs/cgroup/lab")
 MAIN = "import sys; from dispatcher.cli.main import main; sys.exit(main())"
 # A line without an end, which `tail` keeps: a child of the job, whose parent would live on if only it were killed.
-GREEDY = "head -c 300m /dev/zero | tail"
+GREEDY = "head -c 100m /dev/zero | tail"
 NEIGHBOUR = "cat /sys/fs/cgroup$(cut -d: -f3 /proc/self/cgroup)/cpu.max; until [ -e go ]; do sleep 0.1; done"
 ENTRIES = [
     {"job_id": "greedy", "command": ["bash", "-c", GREEDY], "resources": {"memory": "32M"}},

@@ -1,6 +1,6 @@
 """A user-mode Linux kernel of a test's own, without a network: for what needs another kernel than this machine's.
 
-    done = run_in_guest(script, tmp_path)      # its exit status and what it printed
+    status, log = run_in_guest(script)      # its exit status and what it printed
 
 The script runs as the guest's root, with this Python. It sees this machine's files read-only; /run is its own. The
 kernel boots in two seconds, and ends with the script.
@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from .needs import HERE, SEARCH_PATH
+from .bed import HERE, plain_directory
+from .uml import environment, kernel
 
-MEMORY = "640M"
+MEMORY = "256M"
 INIT = """\
 #!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -45,38 +49,38 @@ class Finished(NamedTuple):
     log: str
 
 
-def run_in_guest(script: Path, directory: Path, *, python: str, limit_s: float) -> Finished:
-    """Run a Python script in a kernel with cgroup version 2; `status` None: it did not come to its end."""
-    out = directory / "guest"
-    out.mkdir()
-    words = {"out": out, "path": os.path.dirname(os.path.dirname(HERE)), "python": python, "script": script}
-    init = directory / "init"
-    init.write_text(INIT.format(**{name: shlex.quote(os.fspath(word)) for name, word in words.items()}))
-    init.chmod(0o755)
-    kernel = [
-        "linux.uml",
-        f"mem={MEMORY}",
-        *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet", "cgroup_no_v1=all"),
-        *("con=null", "con0=null,fd:1", "ssl=null"),
-        f"init={init}",
-        f"uml_dir={directory}/uml",
-        "umid=guest",
-    ]
-    with open(directory / "console", "wb") as console:
+def run_in_guest(script: Path, *, limit_s: float = 60, preload: str | None = None) -> Finished:
+    """Run a Python script in a kernel with cgroup version 2; `status` None: it did not come to its end.
+
+    `preload` is what the kernel's process preloads instead of what this machine needs.
+    """
+    with tempfile.TemporaryDirectory(prefix="guest-", dir=plain_directory()) as folder:
+        out = f"{folder}/out"
+        os.mkdir(out)
+        words = {"out": out, "path": os.path.dirname(HERE), "python": sys.executable, "script": script}
+        init = Path(folder, "init")
+        init.write_text(INIT.format(**{name: shlex.quote(os.fspath(word)) for name, word in words.items()}))
+        init.chmod(0o755)
+        own = {} if preload is None else {"LD_PRELOAD": preload}
+        console = _run(
+            kernel("guest", f"{folder}/init", folder, MEMORY, "cgroup_no_v1=all"),
+            {**environment(folder), **own},
+            f"{folder}/console",
+            limit_s,
+        )
+        status, log = Path(out, "status"), Path(out, "log")
+        text = log.read_text(errors="replace") if log.exists() else console
+        return Finished(int(status.read_text()) if status.exists() else None, text)
+
+
+def _run(words: list[str], env: dict[str, str], console: str, limit_s: float) -> str:
+    with open(console, "wb") as out:
         process = subprocess.Popen(
-            kernel,
-            stdin=subprocess.DEVNULL,
-            stdout=console,
-            stderr=subprocess.STDOUT,
-            # The kernel's memory is a file there.
-            env={"PATH": SEARCH_PATH, "TMPDIR": os.fspath(directory)},
-            start_new_session=True,
+            words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True
         )
         try:
             process.wait(limit_s)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    status, log = out / "status", out / "log"
-    text = log.read_text(errors="replace") if log.exists() else (directory / "console").read_text(errors="replace")
-    return Finished(int(status.read_text()) if status.exists() else None, text)
+    return Path(console).read_text(errors="replace")

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from .bed import HERE, Bed, BedError
 from .hosts import AGENT_PORT, PYTHON, Host, Machine
+from .uml import environment, kernel
 
 # What is mounted, and how. `nolock` is the trap that people walk into: its locks do not leave the host.
 MOUNTS = {
@@ -81,21 +82,17 @@ class Guest(Machine):
         # Left behind by a power cut, it would look like a kernel that still runs.
         shutil.rmtree(self.bed.outside(f"{self.folder}/uml"), ignore_errors=True)
         self.pid = self.bed.start(
-            [
-                "linux.uml",
-                f"mem={MEMORY}",
-                *("root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", "quiet"),
-                *("con=null", "con0=null,fd:1", "ssl=null"),
-                f"init={self.bed.init}",
-                f"uml_dir={self.folder}/uml",
-                f"umid={self.name}",
+            kernel(
+                self.name,
+                self.bed.init,
+                self.folder,
+                MEMORY,
                 *disk,
                 *(self._network_card(card, tap) for card, tap in enumerate((self.storage_tap, self.control_tap))),
                 f"GUEST={self.folder}",
-            ],
+            ),
             self.log,
-            # The kernel's memory is a file in the bed's own tmpfs: /dev/shm may be small.
-            TMPDIR=self.bed.directory,
+            **self.bed.environment,
         )
 
     def _network_card(self, card: int, tap: str) -> str:
@@ -162,6 +159,8 @@ class NfsBed(Bed):
         self.image = f"{self.directory}/export.img"
         with open(f"{HERE}/guest_init.sh", encoding="utf-8") as script:
             self.init = self.write(f"{self.directory}/init", script.read(), 0o755)
+        # The kernels' memory is files in the bed's own tmpfs: /dev/shm may be small.
+        self.environment = environment(self.outside(self.directory), seen_as=self.directory)
         self.run("truncate", "--size=4G", self.image)
         self.run("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1,nodiscard", self.image)
         self._network()

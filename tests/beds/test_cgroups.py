@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,10 @@ TRIAL = Path(__file__).with_name("cgroup_trial.py")
 
 
 @pytest.mark.slow
-def test_a_job_that_takes_too_much_memory_is_killed_and_its_neighbour_lives(tmp_path: Path) -> None:
+def test_a_job_that_takes_too_much_memory_is_killed_and_its_neighbour_lives() -> None:
     if reason := why_not("guest"):
         pytest.skip(reason)
-    status, log = run_in_guest(TRIAL, tmp_path, python=sys.executable, limit_s=240)
+    status, log = run_in_guest(TRIAL, limit_s=240)
     assert status == 0, log
     found = json.loads(log.splitlines()[-1])
     jobs = found["jobs"]

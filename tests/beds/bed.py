@@ -28,6 +28,14 @@ class BedError(Exception):
     """A bed did not come up, or something in it did not work: no fault of what is being tested."""
 
 
+def one_line(error: Exception) -> str:
+    """What went wrong and the line of the log below it that tells the cause: a panic's, or else the last one."""
+    what, *log = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    panics = [number for number, line in enumerate(log) if "Kernel panic" in line]
+    cause = "; ".join(log[max(panics[0] - 1, 0) : panics[0] + 1]) if panics else (log or [""])[-1]
+    return f"{what.rstrip(' :')}: {cause}" if cause else what
+
+
 def wait_for(condition: Callable[[], object], limit_s: float, what: str, every_s: float = 0.02) -> None:
     """Return as soon as `condition()` is true; raise BedError, with `what` in it, when it is not within `limit_s`."""
     end = time.monotonic() + limit_s
@@ -100,12 +108,12 @@ class Bed:
         os.chmod(self.outside(path), mode)
         return path
 
-    def log_tail(self, path: str) -> str:
+    def log_tail(self, path: str, lines: int = 25) -> str:
         with (
             contextlib.suppress(FileNotFoundError),
             open(self.outside(path), encoding="utf-8", errors="replace") as log,
         ):
-            return "".join(log.readlines()[-25:])
+            return "".join(log.readlines()[-lines:])
         return ""
 
     def run(self, *argv: str) -> str:

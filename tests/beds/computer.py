@@ -222,7 +222,8 @@ class Computer:
         lines = ["mount -t tmpfs -o mode=755 run /run", "mkdir -m 755 /run/sshd /run/kept", "mkdir -m 1777 /run/lock"]
         for index, path in enumerate(kept):
             lines.append(f"mkdir /run/kept/{index} && mount --rbind {quote(str(path))} /run/kept/{index}")
-        lines += [f"mount -t tmpfs -o mode=1777 private {quote(path)}" for path in hidden]
+        # One of them may be below another, which is empty by then.
+        lines += [f"mkdir -p {quote(path)} && mount -t tmpfs -o mode=1777 private {quote(path)}" for path in hidden]
         shown = [
             f"mkdir -p {quote(str(path))} && mount --rbind /run/kept/{index} {quote(str(path))} && "
             f"umount -l /run/kept/{index}"

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from .bed import BedError, one_line
+from .fixtures import skip_without
 from .gluster import GlusterBed
 from .lockfs import LockfsBed
-from .needs import NEEDS, why_not
+from .needs import NEEDS
 from .nfs import NfsBed
 from .sshfs import SshfsBed
 
@@ -20,9 +22,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _session_bed(kind):
-    if reason := why_not(kind.name):
-        pytest.skip(reason)
-    with kind() as bed:
+    skip_without(kind.name)
+    try:
+        bed = kind()
+    except BedError as error:
+        # Each of its tests says it again.
+        pytest.fail(f"bed {kind.name}: did not boot: {one_line(error)} (try scripts/install-beds)", pytrace=False)
+    with bed:
         yield bed
 
 

@@ -16,13 +16,14 @@
     def test_of_another(start_volcano):
         volcano = start_volcano(release="master", preempts=True)
 
-They mark their tests (`slurm`, `ssh`, `k8s`, `tpu`) and skip them where a component is missing.
+They mark their tests (`slurm`, `ssh`, `k8s`, `tpu`). Where a bed cannot work, they skip them; in CI they fail.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -111,7 +112,10 @@ def _shared(name: str, make: Callable[[], B]) -> Iterator[Shared[B]]:
 
 
 def skip_without(bed: str) -> None:
-    if reason := why_not(bed):
+    """In CI every bed has to work."""
+    if (reason := why_not(bed)) and os.environ.get("CI") == "true":
+        pytest.fail(reason, pytrace=False)
+    if reason:
         pytest.skip(reason)
 
 

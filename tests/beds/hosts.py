@@ -66,7 +66,8 @@ class Machine:
 
     def wait_until_up(self, limit_s: float = 60) -> None:
         def failed() -> str:
-            return f"{self.name} did not come up; its console:\n{self.bed.log_tail(self.log)}"
+            # A kernel's panic is longer than other daemons' last words.
+            return f"{self.name} did not come up:\n{self.bed.log_tail(self.log, 100)}"
 
         def answers() -> bool:
             if not self.bed.alive(self.pid):

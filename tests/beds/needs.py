@@ -1,18 +1,20 @@
 """What each bed needs on this machine, in one table: tests skip by it and `scripts/install-beds` installs by it.
 
-Only the standard library is used, because `scripts/install-beds` runs before there is a virtual environment.
+Only the standard library is used, because `scripts/install-beds` may run before there is a virtual environment.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import shutil
 import subprocess
 from dataclasses import dataclass, field
 
-# Daemons and mkfs stand in the administrator's folders, which a test run's PATH may lack.
-HERE = os.path.dirname(os.path.abspath(__file__))
+from .outcomes import CACHE, HERE, Outcome
+
+# Daemons and mkfs are in the administrator's folders, which a test run's PATH may lack.
 SEARCH_PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"))
 
 
@@ -31,6 +33,10 @@ class Needs:
     to_build: dict[str, str] = field(default_factory=dict)
     builder: str = ""
 
+    def programs(self) -> list[str]:
+        """The paths of those that are there."""
+        return [path for name in (*self.packages, *self.built) if (path := shutil.which(name, path=SEARCH_PATH))]
+
     def missing(self) -> dict[str, str]:
         wanted = {**self.packages, **(self.to_build if self.unbuilt() else {})}
         return {name: package for name, package in wanted.items() if not _is_there(name)}
@@ -39,8 +45,6 @@ class Needs:
         return [path for path in self.built if not os.path.exists(path)]
 
 
-# Of a user, for all checkouts.
-CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dispatcher-beds")
 KUBERNETES = os.path.join(CACHE, "k8s-1.20.2")
 
 
@@ -58,6 +62,8 @@ CONTROL_PLANE = tuple(
 )
 KUBELET = _built_of("bed-kubelet", "kubernetes/kubelet")
 CONTAINER = _built_of("bed-container", "kubernetes/container")
+# Compiles what user-mode Linux needs on some processors.
+COMPILER = {"gcc": "gcc", "/usr/include/dlfcn.h": "libc6-dev"}
 SLURM = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -76,6 +82,7 @@ NEEDS = {
             "ip": "iproute2",
             "mkfs.ext4": "e2fsprogs",
             "modprobe": "kmod",
+            **COMPILER,
         },
         ("/dev/net/tun",),
     ),
@@ -110,7 +117,7 @@ NEEDS = {
         },
         ("/dev/fuse",),
     ),
-    "guest": Needs({"linux.uml": "user-mode-linux"}, is_root_needed=False, is_shared=False),
+    "guest": Needs({"linux.uml": "user-mode-linux", **COMPILER}, is_root_needed=False, is_shared=False),
     "editors": Needs({"vim": "vim", "nano": "nano", "tmux": "tmux"}, is_root_needed=False, is_shared=False),
     "slurm": Needs(SLURM, is_shared=False),
     "slurm-accounting": Needs({**SLURM, "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}, is_shared=False),
@@ -143,31 +150,40 @@ NEEDS = {
 
 
 def why_not(bed: str) -> str | None:
-    """Why this machine cannot have the bed, in words for a skip; None where it can."""
+    """The line that says why this machine cannot have the bed; None where it can."""
+    why = _why_missing(bed) or outcome(bed).why_not
+    return f"bed {bed}: cannot work here: {why}" if why else None
+
+
+def outcome(bed: str) -> Outcome:
+    """What came of booting it."""
+    return Outcome(bed, NEEDS[bed].programs())
+
+
+def _why_missing(bed: str) -> str | None:
     needs = NEEDS[bed]
     if needs.is_root_needed and os.geteuid() != 0:
-        return f"the {bed} bed needs root: it runs in namespaces of its own"
+        return "it needs root, because it runs in namespaces of its own"
     if missing := needs.missing():
         packages = " ".join(sorted(set(missing.values())))
-        return f"the {bed} bed needs {', '.join(missing)}: run scripts/install-beds, or apt-get install {packages}"
+        return f"{', '.join(missing)} missing: run scripts/install-beds, or apt-get install {packages}"
     if needs.unbuilt():
-        return f"the {bed} bed's programs are not built: run scripts/install-beds, which takes some minutes"
+        return "its programs are not built: run scripts/install-beds, which takes some minutes"
     for device in needs.devices:
         if not os.path.exists(device):
-            return f"the {bed} bed needs {device}, which this machine or container does not have"
-    return _why_no_namespaces(bed) if needs.is_root_needed else None
+            return f"this machine or container has no {device}"
+    return _why_no_namespaces() if needs.is_root_needed else None
 
 
-def _why_no_namespaces(bed: str) -> str | None:
+@functools.cache
+def _why_no_namespaces() -> str | None:
     probe = subprocess.run(
         ["unshare", "--mount", "--pid", "--net", "--uts", "--fork", "--mount-proc", "true"],
         capture_output=True,
         text=True,
         check=False,
     )
-    if probe.returncode != 0:
-        return f"the {bed} bed needs namespaces of its own, which are refused here: {probe.stderr.strip()}"
-    return None
+    return f"namespaces of its own are refused: {probe.stderr.strip()}" if probe.returncode else None
 
 
 def _is_there(name: str) -> bool:

@@ -13,8 +13,8 @@ import pytest
 
 from . import lockfs as lockfs_module
 from .bed import wait_for
+from .fixtures import skip_without
 from .hosts import Host, Process
-from .needs import why_not
 
 HOLD = """
 import fcntl, os, signal, sys
@@ -391,8 +391,7 @@ sys.stdin.read()
     ],
 )
 def test_nothing_is_left_however_the_tests_end(kind, arguments, end):
-    if reason := why_not(kind.lower().removesuffix("bed")):
-        pytest.skip(reason)
+    skip_without(kind.lower().removesuffix("bed"))
     above = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     with subprocess.Popen(
         [sys.executable, "-c", KILLED, above, kind, *arguments],

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from .fixtures import skip_without
 from .guest import run_in_guest
-from .needs import why_not
 
 TRIAL = Path(__file__).with_name("cgroup_trial.py")
 
 
 @pytest.mark.slow
 def test_a_job_that_takes_too_much_memory_is_killed_and_its_neighbour_lives() -> None:
-    if reason := why_not("guest"):
-        pytest.skip(reason)
+    skip_without("guest")
     status, log = run_in_guest(TRIAL, limit_s=240)
     assert status == 0, log
     found = json.loads(log.splitlines()[-1])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from beds.needs import why_not
+from beds.fixtures import skip_without
 from node_trials import Node
 from podman_here import Podman
 from trials import Trial
@@ -49,8 +49,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 @pytest.fixture
 def podman() -> Iterator[Podman]:
     """The real podman, with the image podman_here.IMAGE."""
-    if reason := why_not("podman"):
-        pytest.skip(reason)
+    skip_without("podman")
     # A socket of its monitor has a path of 108 bytes at most: with a longer one podman waits 20 s for each end.
     with tempfile.TemporaryDirectory(prefix="pod-") as folder:
         made = Podman(Path(folder) / "p")

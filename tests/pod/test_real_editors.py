@@ -7,17 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from beds.needs import why_not
+from beds.fixtures import skip_without
 from editors import Terminal, terminal
 from fleet import Dispatcher, Fleet, fleet_at, wait_until
 
 from dispatcher.run_state.states import State
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.quiet,
-    pytest.mark.skipif(why_not("editors") is not None, reason=str(why_not("editors"))),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.quiet]
 
 NAME = "matrix_status.json"
 EDITS = 5
@@ -30,6 +26,7 @@ NANO = ["nano", "--ignorercfiles", NAME]
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[tuple[Fleet, Dispatcher]]:
     """A dispatcher whose jobs end all the time, and some jobs that are never their turn."""
+    skip_without("editors")
     with fleet_at(tmp_path) as fleet:
         last = [{"job_id": f"z{number}", "command": "true", "priority": -1} for number in range(EDITS)]
         fleet.write_manifest([{"job_id": f"a{number:05d}", "command": "true"} for number in range(JOBS)] + last)

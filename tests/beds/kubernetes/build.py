@@ -24,10 +24,10 @@ import time
 from collections.abc import Iterator
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.dirname(HERE))
+sys.path.insert(0, os.path.dirname(os.path.dirname(HERE)))
 sys.dont_write_bytecode = True
 
-from needs import CACHE, CONTAINER, CONTROL_PLANE, KUBELET, KUBERNETES  # noqa: E402 - found through the path above
+from beds.needs import CACHE, CONTAINER, CONTROL_PLANE, KUBELET, KUBERNETES  # noqa: E402 - found through the path above
 
 VERSION = "1.20.2"
 # reflect2 as the source package has it crashes with Go 1.18 and later, at any custom resource.

@@ -92,6 +92,16 @@ class Agent:
     def output(self, pid):
         return self.started[pid].output()
 
+    def wait_for_output(self, pid, text, timeout_s):
+        """Both streams, as soon as the text is in one of them, or else at its end or when the time is over."""
+        one, end = self.started[pid], time.monotonic() + timeout_s
+        while True:
+            returncode = one.wait(0)
+            said = one.output()
+            if returncode is not None or text in said["stdout"] + said["stderr"] or time.monotonic() > end:
+                return {"returncode": returncode, **said}
+            one.wait(0.05)
+
     def signal(self, pid, number, tree):
         if not tree and self.started[pid].process.poll() is not None:
             return {}
@@ -107,6 +117,23 @@ class Agent:
         with open(path, "wb") as file:
             file.write(base64.b64decode(data))
         return {}
+
+    def names(self, path):
+        return {"names": sorted(os.listdir(path))}
+
+    def make_directory(self, path):
+        os.makedirs(path)
+        return {}
+
+    def attempts(self):
+        """Attempts that run here, as JOB/NUMBER, by the environment of their processes."""
+        found = set()
+        for pid in _pids():
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
+                for word in environ.read().split(b"\0"):
+                    if word.startswith(b"DISPATCHER_ATTEMPT_DIR="):
+                        found.add("/".join(os.fsdecode(word).split("/")[-2:]))
+        return {"attempts": sorted(found)}
 
     def reset(self):
         """Kill everything that a test has left running here; tell which processes would not die within 3 s."""

@@ -214,7 +214,8 @@ class Computer:
         quote = shlex.quote
         own = quote(str(self.directory))
         # Kept across the mounts over them; /run is private already, so nothing is left on this machine.
-        hidden = sorted({"/tmp", tempfile.gettempdir()})
+        own_tmp = Path(tempfile.gettempdir())
+        hidden = ["/tmp", *([] if own_tmp.is_relative_to("/tmp") else [str(own_tmp)])]
         # The package and its stand-ins are on every host, also where they are checked out below one of these.
         checkout = [CHECKOUT] if any(CHECKOUT.is_relative_to(path) for path in hidden) else []
         kept = [self._seen, *checkout, *self.settings.shared]
@@ -222,8 +223,7 @@ class Computer:
         lines = ["mount -t tmpfs -o mode=755 run /run", "mkdir -m 755 /run/sshd /run/kept", "mkdir -m 1777 /run/lock"]
         for index, path in enumerate(kept):
             lines.append(f"mkdir /run/kept/{index} && mount --rbind {quote(str(path))} /run/kept/{index}")
-        # One of them may be below another, which is empty by then.
-        lines += [f"mkdir -p {quote(path)} && mount -t tmpfs -o mode=1777 private {quote(path)}" for path in hidden]
+        lines += [f"mount -t tmpfs -o mode=1777 private {quote(path)}" for path in hidden]
         shown = [
             f"mkdir -p {quote(str(path))} && mount --rbind /run/kept/{index} {quote(str(path))} && "
             f"umount -l /run/kept/{index}"

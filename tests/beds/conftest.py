@@ -61,7 +61,7 @@ def _gluster() -> Iterator[GlusterBed]:
 
 @pytest.fixture
 def nfs(request: pytest.FixtureRequest, _nfs: NfsBed) -> Iterator[NfsBed]:
-    """Real NFS between two client kernels, with a lease of 15 s."""
+    """Real NFS between two client kernels, with a lease of 10 s, the shortest that there is."""
     yield from _one_test(request, _nfs)
 
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 
 from .bed import Bed, BedError, wait_for
@@ -64,7 +63,7 @@ class Machine:
             raise OSError(answer["errno"], answer["error"], answer["path"])
         return answer
 
-    def wait_until_up(self, limit_s: float = 60) -> None:
+    def wait_until_up(self, limit_s: float = 150) -> None:
         def failed() -> str:
             # A kernel's panic is longer than other daemons' last words.
             return f"{self.name} did not come up:\n{self.bed.log_tail(self.log, 100)}"
@@ -157,6 +156,13 @@ class Host:
         """Written in place, without a lock: what a careless person does."""
         self.machine.ask("write", path=self.path(path), data=base64.b64encode(text.encode()).decode())
 
+    def names(self, path: str) -> list[str]:
+        """What is in a directory, sorted."""
+        return self.machine.ask("names", path=self.path(path))["names"]
+
+    def make_directory(self, path: str) -> None:
+        self.machine.ask("make_directory", path=self.path(path))
+
     def power_cut(self) -> None:
         """Stop the host as a pulled plug does. What was started on it is gone; its handles raise from now on."""
         self.machine.power_cut()
@@ -205,17 +211,13 @@ class Process:
 
     def wait_for_output(self, text: str, timeout: float = 60) -> str:
         """Its output, as soon as `text` is in it; AssertionError when it ends or the time is over before that."""
-        end = time.monotonic() + timeout
-        while True:
-            ended = self.poll() is not None
-            output = self.output()
-            if text in output:
-                return output
-            if ended or time.monotonic() > end:
-                raise AssertionError(
-                    f"{self} {'ended' if ended else 'ran on'} without {text!r} in its output:\n{output}"
-                )
-            time.sleep(0.02)
+        # The host itself looks: a connection for each look costs a guest kernel more than what it runs.
+        seen = self.host.machine.ask("wait_for_output", timeout + SLACK_S, pid=self.pid, text=text, timeout_s=timeout)
+        output = seen["stdout"] + seen["stderr"]
+        if text not in output:
+            how = "ran on" if seen["returncode"] is None else "ended"
+            raise AssertionError(f"{self} {how} without {text!r} in its output:\n{output}")
+        return output
 
     def signal(self, number: int, *, tree: bool = False) -> None:
         """To the process alone, or to its whole process group."""

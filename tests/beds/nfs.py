@@ -1,6 +1,6 @@
 """Real NFS: three user-mode Linux kernels, a file server (knfsd on ext4) and two clients, on a network of their own.
 
-    with NfsBed(lease_s=15) as bed:
+    with NfsBed(lease_s=10) as bed:
         a, b = bed.hosts("v4.2")           # a new directory, as both hosts see it
         a.cut()                            # host-a and the file server cannot reach each other; host-a runs on
         a.restore()
@@ -144,12 +144,12 @@ class NfsHost(Host):
 
 
 class NfsBed(Bed):
-    """`lease_s` (at least 10) is the NFSv4 lease and the length of the grace period; servers usually have 90."""
+    """`lease_s`, at least the kernel's 10, is the NFSv4 lease and the length of the grace period; usually it is 90."""
 
     name = "nfs"
     NUMBERS = {"file-server": 10, "host-a": 11, "host-b": 12}  # noqa: RUF012 - never changed
 
-    def __init__(self, lease_s: int = 15) -> None:
+    def __init__(self, lease_s: int = 10) -> None:
         self.lease_s = lease_s
         self._directories = itertools.count(1)
         self._in_grace = False
@@ -191,7 +191,7 @@ class NfsBed(Bed):
             list(both.map(lambda guest: guest.mount(point, how, source), (self.a, self.b)))
         root = f"{point}/shared-{next(self._directories)}"
         a, b = NfsHost(self.a, root), NfsHost(self.b, root)
-        a.run(["mkdir", root], check=True)
+        a.make_directory(root)
         return a, b
 
     def on_server(self, host: Host) -> Host:

@@ -16,59 +16,67 @@ from .bed import wait_for
 from .fixtures import skip_without
 from .hosts import Host, Process
 
+# Further words are pairs, a kind of lock and a file.
 HOLD = """
 import fcntl, os, signal, sys
-fd = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT, 0o666)
-getattr(fcntl, sys.argv[1])(fd, fcntl.LOCK_EX)
+for kind, path in zip(sys.argv[1::2], sys.argv[2::2]):
+    getattr(fcntl, kind)(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), fcntl.LOCK_EX)
 print("held", flush=True)
 signal.pause()
 """
-# Prints how often it had to try, or the error that is no contention.
+# Prints for each whether it got it, or the error that stayed until the time was over.
 TRY = """
 import errno, fcntl, os, sys, time
-fd = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT, 0o666)
-end = time.monotonic() + float(sys.argv[3])
-while True:
-    try:
-        getattr(fcntl, sys.argv[1])(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES) or time.monotonic() > end:
-            sys.exit(errno.errorcode[error.errno])
-        time.sleep(0.1)
-    else:
-        print("got it")
+end = time.monotonic() + float(sys.argv[1])
+for kind, path in zip(sys.argv[2::2], sys.argv[3::2]):
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    while True:
+        try:
+            getattr(fcntl, kind)(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EACCES) and time.monotonic() <= end:
+                time.sleep(0.1)
+                continue
+            print(errno.errorcode[error.errno])
+        else:
+            print("got it")
         break
 """
 KINDS = ("flock", "lockf")
 
 
-def hold(host: Host, kind: str, name: str = "lock") -> Process:
-    holder = host.start_python(HOLD, kind, host.path(name))
+def hold(host: Host, *kinds: str, name: str = "lock") -> Process:
+    """A process that holds a lock of each kind, all of them where none is named."""
+    holder = host.start_python(HOLD, *_files(host, kinds, name))
     holder.wait_for_output("held")
     return holder
 
 
-def attempt(host: Host, kind: str, limit_s: float = 0, name: str = "lock") -> str:
-    done = host.run_python(TRY, kind, host.path(name), str(limit_s), timeout=limit_s + 60)
-    return "got it" if done.returncode == 0 else done.stderr.strip()
+def attempt(host: Host, *kinds: str, limit_s: float = 0, name: str = "lock") -> str:
+    """What came of a try to get a lock of each kind: one answer if it was the same for all."""
+    done = host.run_python(TRY, str(limit_s), *_files(host, kinds, name), timeout=limit_s + 60, check=True)
+    return ", ".join(dict.fromkeys(done.stdout.splitlines()))
+
+
+def _files(host: Host, kinds: tuple[str, ...], name: str) -> list[str]:
+    """A file for each: on NFS the kinds exclude each other."""
+    return [word for kind in kinds or KINDS for word in (kind, host.path(f"{name}.{kind}" if not kinds else name))]
 
 
 class TestNfs:
-    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("mount", ["v4.2", "v4.0", "v3"])
-    def test_locks_exclude_the_other_host_until_the_holder_dies(self, nfs, mount, kind):
+    def test_locks_exclude_the_other_host_until_the_holder_dies(self, nfs, mount):
         a, b = nfs.hosts(mount)
-        holder = hold(a, kind)
-        assert attempt(b, kind) == "EAGAIN"
+        holder = hold(a)
+        assert attempt(b) == "EAGAIN"
         holder.kill()
-        assert attempt(b, kind, 10) == "got it"
+        assert attempt(b, limit_s=10) == "got it"
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_nolock_keeps_locks_on_each_host(self, nfs, kind):
+    def test_nolock_keeps_locks_on_each_host(self, nfs):
         a, b = nfs.hosts("v3-nolock")
-        hold(a, kind)
-        assert attempt(a, kind) == "EAGAIN"
-        assert attempt(b, kind) == "got it"
+        hold(a)
+        assert attempt(a) == "EAGAIN"
+        assert attempt(b) == "got it"
 
     def test_each_host_is_a_machine_of_its_own(self, nfs):
         a, b = nfs.hosts()
@@ -106,7 +114,7 @@ class TestNfs:
             a.run(["ls", a.root], timeout=1)
         assert a.run(["echo", "still", "there"]).stdout == "still there\n"
         since = time.monotonic()
-        assert attempt(b, "flock", nfs.lease_s * 4) == "got it"
+        assert attempt(b, "flock", limit_s=nfs.lease_s * 4) == "got it"
         assert time.monotonic() - since < nfs.lease_s * 2.5
         b.write_text("file", "new")
         a.restore()
@@ -129,7 +137,7 @@ class TestNfs:
         assert a.read_text("/proc/sys/kernel/random/boot_id") != boot_id
         assert a.read_text("file") == "kept"
         # The server learns from the restarted host that the old one's locks are void; for NFSv4 the lease ends first.
-        assert attempt(b, "flock", nfs.lease_s * 4) == "got it"
+        assert attempt(b, "flock", limit_s=nfs.lease_s * 4) == "got it"
 
     @pytest.mark.slow
     @pytest.mark.parametrize("mount", ["v4.2", "v3"])
@@ -140,7 +148,7 @@ class TestNfs:
         nfs.reboot_server()
         assert b.run(["cat", "file"], cwd=b.root, timeout=120).stdout == "kept\n"
         # A try hangs or fails until the grace period is over.
-        assert attempt(b, "flock", 0, "another") == "got it"
+        assert attempt(b, "flock", name="another") == "got it"
         assert attempt(b, "flock") == "EAGAIN"
 
     @pytest.mark.slow
@@ -166,12 +174,11 @@ class TestSshfs:
         assert os.listdir(sshfs.below(a)) == ["file"]
         assert " fuse.sshfs " in a.read_text("/proc/mounts")
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_locks_stay_on_each_host(self, sshfs, kind):
+    def test_locks_stay_on_each_host(self, sshfs):
         a, b = sshfs.hosts()
-        hold(a, kind)
-        assert attempt(a, kind) == "EAGAIN"
-        assert attempt(b, kind) == "got it"
+        hold(a)
+        assert attempt(a) == "EAGAIN"
+        assert attempt(b) == "got it"
 
     def test_options_make_another_pair_of_mounts(self, sshfs):
         a, b = sshfs.hosts("dir_cache=no")
@@ -256,20 +263,18 @@ print("of a user", oct(s.st_mode), s.st_uid, s.st_gid)
 
 
 class TestLockfs:
-    @pytest.mark.parametrize("kind", KINDS)
     @pytest.mark.parametrize("mode", lockfs_module.ERRORS)
-    def test_error_modes_fail_every_lock(self, lockfs, mode, kind):
+    def test_error_modes_fail_every_lock(self, lockfs, mode):
         a, b = lockfs.hosts(mode)
         name = errno.errorcode[getattr(errno, mode)]
-        assert attempt(a, kind) == name == attempt(b, kind)
+        assert attempt(a) == name == attempt(b)
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_pass_excludes_until_the_holder_dies(self, lockfs, kind):
+    def test_pass_excludes_until_the_holder_dies(self, lockfs):
         a, b = lockfs.hosts("pass")
-        holder = hold(a, kind)
-        assert attempt(b, kind) == "EAGAIN" == attempt(a, kind)
+        holder = hold(a)
+        assert attempt(b) == "EAGAIN" == attempt(a)
         holder.kill()
-        assert attempt(b, kind, 5) == "got it"
+        assert attempt(b, limit_s=5) == "got it"
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_blocking_lock_is_granted_and_a_waiter_can_be_killed(self, lockfs, kind):
@@ -283,22 +288,20 @@ class TestLockfs:
         holder.kill()
         waiter.wait_for_output("held", 5)
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_local_keeps_locks_on_each_host(self, lockfs, kind):
+    def test_local_keeps_locks_on_each_host(self, lockfs):
         a, b = lockfs.hosts("local")
-        hold(a, kind)
-        assert attempt(a, kind) == "EAGAIN"
-        assert attempt(b, kind) == "got it"
+        hold(a)
+        assert attempt(a) == "EAGAIN"
+        assert attempt(b) == "got it"
 
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_nop_grants_everything(self, lockfs, kind):
+    def test_nop_grants_everything(self, lockfs):
         a, b = lockfs.hosts("nop")
-        hold(a, kind)
-        assert attempt(a, kind) == "got it" == attempt(b, kind)
+        hold(a)
+        assert attempt(a) == "got it" == attempt(b)
 
     def test_flock_and_lockf_can_differ(self, lockfs):
         a, _ = lockfs.hosts("ENOLCK:pass")
-        assert (attempt(a, "flock"), attempt(a, "lockf")) == ("ENOLCK", "got it")
+        assert attempt(a) == "ENOLCK, got it"
 
     def test_a_lock_inherited_by_a_child_is_kept(self, lockfs):
         a, b = lockfs.hosts("pass")
@@ -383,7 +386,7 @@ sys.stdin.read()
 @pytest.mark.parametrize(
     ("kind", "arguments", "end"),
     [
-        pytest.param("NfsBed", ["v4.2"], signal.SIGKILL, marks=[pytest.mark.nfs, pytest.mark.slow]),
+        pytest.param("NfsBed", ["v4.2"], signal.SIGKILL, marks=[pytest.mark.nfs, pytest.mark.long]),
         pytest.param("SshfsBed", [], signal.SIGKILL, marks=pytest.mark.sshfs),
         pytest.param("LockfsBed", ["pass"], signal.SIGKILL, marks=pytest.mark.lockfs),
         pytest.param("LockfsBed", ["pass"], signal.SIGINT, marks=pytest.mark.lockfs),

@@ -20,7 +20,7 @@ class TestNfs:
             lab.run(a, "requeue", *jobs, check=False)
         lab.run(a, "cancel", *jobs)
         alive = "run_state/jobs/job0/1/alive"
-        holder = hold(b, "flock", alive)
+        holder = hold(b, "flock", name=alive)
         # A process on the other host may still belong to it.
         plan = json.loads(lab.run(a, "clean", "--json").stdout)
         assert [row["what"] for row in plan["items"]] == [f"jobs/{job}/1" for job in jobs[1:]]

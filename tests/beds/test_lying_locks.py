@@ -96,7 +96,7 @@ def test_nolock_under_load(nfs):
     """NFSv3 with `nolock` shows old file content, too: the hard-link lock must not rely on what is cached."""
     a, b = nfs.hosts("v3-nolock")
     lab = Lab(a, b, heartbeat="1s")
-    jobs = [f"job-{number:03}" for number in range(200)]
+    jobs = [f"job-{number:03}" for number in range(60)]
     lab.write_matrix(dict.fromkeys(jobs, PROVE))
     first = lab.start(a, "pod-a", "--until-empty", slots=3)
     first.wait_for_output("start job", 60)

@@ -8,8 +8,8 @@ import pytest
 
 from .lab import COMMAND, PROVE, Lab, wait_until
 
-SUBMISSIONS = 20
-EACH = 5
+SUBMISSIONS = 10
+EACH = 4
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_no_submission_is_lost_and_no_job_runs_twice(nfs, mount):
     for host in (a, b):
         lines = host.run(["cat", host.path("matrix/submitted.jsonl")], check=True).stdout.splitlines()
         assert sorted(json.loads(line)["job_id"] for line in lines) == sorted(printed)
-    wait_until(lambda: {row["state"] for row in lab.records(b).values()} == {"done"}, "all are done", 200)
+    wait_until(lambda: {row["state"] for row in lab.records(b).values()} == {"done"}, "all are done", 200, 1)
     assert lab.records(b).keys() == jobs
     for pod in pods:
         pod.terminate()

@@ -29,12 +29,15 @@ from collections.abc import Iterator, Sequence
 
 HOME = os.path.expanduser("~")
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# What the package keeps for a user on a host; its contents are compared.
+OWN = f"/tmp/dispatcher-{os.getuid()}"
 FOLDERS = (
+    OWN,
     *("/tmp", "/var/tmp", tempfile.gettempdir(), "/dev/shm", "/dev/mqueue", "/run", "/run/lock", "/run/netns"),
     *("/var/lib", "/var/lib/nfs", "/var/log", "/etc", HOME, f"{HOME}/.cache", f"{HOME}/.config"),
 )
 # Kept on purpose: what pytest, the beds and JAX keep of earlier runs, and the folders that hold it.
-KEPT = ("pytest-of-*", f"{HOME}/.cache", f"{HOME}/.cache/dispatcher-*", f"{HOME}/.cache/jax*")
+KEPT = ("pytest-of-*", OWN, f"{HOME}/.cache", f"{HOME}/.cache/dispatcher-*", f"{HOME}/.cache/jax*")
 # What systemd makes and removes by itself on a machine that people use.
 OF_SYSTEMD = ("*.service", "*.scope", "*.slice", "*.socket", "*.mount")
 IPC = ("shm", "sem", "msg")

@@ -30,6 +30,8 @@ class Podman:
         (folder / "containers.conf").write_text(
             '[containers]\ndefault_ulimits=["nofile=1000:1000","nproc=1000:1000"]\n'
             f'[engine]\ncgroup_manager="cgroupfs"\nevents_logger="file"\ntmp_dir="{folder}/tmp"\n'
+            # Others are in /dev/shm, and stay there.
+            'lock_type="file"\n'
         )
         self.environment = {
             "CONTAINERS_CONF": f"{folder}/containers.conf",
@@ -38,9 +40,11 @@ class Podman:
         self.bin = folder / "bin"
         self.bin.mkdir()
         program = self.bin / "podman"
+        # crun keeps its state in /run otherwise.
+        own = f"{PODMAN} --runtime-flag=root={folder}/crun"
         program.write_text(
             "#!/bin/bash\n[[ ! -d /sys/fs/cgroup/unified ]] || exec unshare --mount bash -c "
-            f'\'umount /sys/fs/cgroup/unified; exec {PODMAN} "$@"\' podman "$@"\nexec {PODMAN} "$@"\n'
+            f'\'umount /sys/fs/cgroup/unified; exec "$@"\' bash {own} "$@"\nexec {own} "$@"\n'
         )
         program.chmod(0o755)
         image = folder / "image.tar"
@@ -65,6 +69,11 @@ class Podman:
     def close(self) -> None:
         with contextlib.suppress(AssertionError):
             self("rm", "--force", "--time", "0", "--all")
+        # What podman and crun make for all their users and do not remove; what is in use stays.
+        for top in (*Path("/sys/fs/cgroup").glob("*/libpod_parent"), Path("/run/crun")):
+            for directory, _, _ in os.walk(top, topdown=False):
+                with contextlib.suppress(OSError):
+                    os.rmdir(directory)
 
 
 def _image() -> bytes:

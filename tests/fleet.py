@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import commands
+from commands import COMMAND, MAIN
+
 from dispatcher.run_state import journal
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.liveness import is_held
@@ -24,8 +27,6 @@ from dispatcher.workspace import AttemptPaths, Layout
 PATIENCE_S = 60.0
 # Every process of a fleet has this in its environment, however far it has run from its parent.
 MARK = "FLEET_OF_A_TEST"
-MAIN = "import sys; from dispatcher.cli.main import main; sys.exit(main())"
-COMMAND = [sys.executable, "-P", "-c", MAIN]
 # A dispatcher that ends only when it has recorded what all its attempts ran from, however busy the machine is.
 RECORDING = [*COMMAND[:-1], f"from dispatcher.pod import reconciler; reconciler._LAST_RECORDS_S = 60.0; {MAIN}"]
 
@@ -165,7 +166,7 @@ class Fleet:
         command = [*self.command, *words]
         log = self._logs / f"{len(self.dispatchers):04d}-{name}.txt"
         with open(log, "wb") as file:
-            process = subprocess.Popen(
+            process = commands.Popen(
                 command, cwd=self.root, env=self.environment(**environment), stdin=subprocess.DEVNULL,
                 stdout=file, stderr=subprocess.STDOUT,
             )  # fmt: skip
@@ -180,7 +181,7 @@ class Fleet:
 
     def try_(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """One command, however it ends."""
-        return subprocess.run(
+        return commands.run(
             [*COMMAND, *words], cwd=self.root, env=self.environment(**environment), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip

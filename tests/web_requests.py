@@ -8,11 +8,12 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import commands
 
 TOKEN = re.compile(r"http://127\.0\.0\.1:(\d+)/login\?token=([\w-]{43})\n")
 
@@ -38,8 +39,8 @@ class Web:
 
     def __init__(self, root: Path, *options: str, port: int = 0) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dispatcher", "web", "--root", str(root), "--port", str(port), *options],
+        self.process = commands.Popen(
+            [*commands.COMMAND, "web", "--root", str(root), "--port", str(port), *options],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**environment, "LOGNAME": "ada"}, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None

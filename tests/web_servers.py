@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 
+import commands
 import pytest
 from fleet import COMMAND, Fleet, wait_until
 
@@ -17,7 +18,7 @@ class Served:
     def __init__(self, fleet: Fleet, words: tuple[str, ...], port: int = 0) -> None:
         self.said = fleet.root / "web.txt"
         with open(self.said, "wb") as file:
-            self.process = subprocess.Popen(
+            self.process = commands.Popen(
                 [*COMMAND, "web", "--port", str(port), *words], cwd=fleet.root, env=fleet.environment(),
                 stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
             )  # fmt: skip

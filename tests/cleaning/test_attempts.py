@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from fleet import COMMAND, Fleet, shell, wait_until
 
@@ -353,7 +354,7 @@ def test_a_directory_that_cannot_be_changed_is_said(fleet: Fleet) -> None:
     # Root may change everything.
     without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
     words = COMMAND if os.geteuid() else [*without, *COMMAND]
-    done = subprocess.run(
+    done = commands.run(
         [*words, "clean", "--yes"], cwd=fleet.root, env=fleet.environment(), capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done
@@ -392,7 +393,7 @@ def test_killed_in_the_middle_the_rest_is_removed_by_the_next(fleet: Fleet, tmp_
     last = tree(fleet.attempt("a", 3).directory)
     kills = 0
     while True:
-        process = subprocess.Popen(
+        process = commands.Popen(
             [*COMMAND, "clean", "--yes"], cwd=fleet.root, env=fleet.environment(), stdout=subprocess.DEVNULL
         )
         first = fleet.attempt("a", 2 if is_clean(fleet, "a", 1) else 1).directory
@@ -421,7 +422,7 @@ def test_two_cleaners_at_once(fleet: Fleet) -> None:
     many_files(fleet, 10_000)
     plan = json.loads(fleet.run("clean", "--json"))
     processes = [
-        subprocess.Popen(
+        commands.Popen(
             [*COMMAND, "clean", "--yes", "--json"], cwd=fleet.root, env=fleet.environment(), stdout=subprocess.PIPE
         )
         for _ in range(3)
@@ -460,7 +461,7 @@ def test_beside_running_pods_no_attempt_loses_anything(fleet: Fleet) -> None:
             bad = {job: r.exit_code for job, r in fleet.records().items() if r.exit_code in (8, 9)}
             assert not bad, bad
             cleaners = [
-                subprocess.Popen(
+                commands.Popen(
                     [*COMMAND, "clean", "--yes", "--json"],
                     cwd=fleet.root, env=fleet.environment(), stdout=subprocess.PIPE,
                 )

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from fleet import COMMAND, Fleet, shell, wait_until
 
@@ -255,7 +256,7 @@ def test_a_cleaner_killed_at_any_moment(fleet: Fleet, source: Path) -> None:
     chance = random.Random(3)
     kills = 0
     for _ in range(20):
-        cleaner = subprocess.Popen(
+        cleaner = commands.Popen(
             [*COMMAND, "clean", "--checkpoints", "--yes", "--json"], cwd=fleet.root, env=fleet.environment(),
             stdout=subprocess.DEVNULL,
         )  # fmt: skip

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from fleet import Fleet
 
@@ -64,10 +64,10 @@ class Lab:
 
     def start(self, *args: str, **options: Any) -> subprocess.Popen[bytes]:
         """One command, in a process of its own."""
-        command = [sys.executable, "-c", "import sys; from dispatcher.cli.main import main; sys.exit(main())", *args]
+        command = [*commands.COMMAND, *args]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("DISPATCHER_")}
         environment.update(options.pop("env", {}), DISPATCHER_ROOT=str(self.root))
-        return subprocess.Popen(command, env=environment, **options)
+        return commands.Popen(command, env=environment, **options)
 
     def put(self, job: str, state: str, **fields: Any) -> None:
         """Bring a job into a state by way of possible ones."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from small_disks import small_disk_at
 
@@ -157,9 +157,9 @@ def test_help_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
 def test_any_directory_is_examined_when_it_is_named(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     bare.mkdir()
-    words = [sys.executable, "-m", "dispatcher", "doctor", "--json", "--peer-wait", "0", "--root", os.fspath(bare)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    words = [*commands.COMMAND, "doctor", "--json", "--peer-wait", "0", "--root", os.fspath(bare)]
+    done = commands.run(words, capture_output=True, text=True, check=False)
     verdicts = {finding["check"]: finding["verdict"] for finding in json.loads(done.stdout)["findings"]}
     assert verdicts["flock here"] == "ok"
     assert list(bare.iterdir()) == []
-    assert subprocess.run([*words, "--repair"], capture_output=True, check=False).returncode == 2
+    assert commands.run([*words, "--repair"], capture_output=True, check=False).returncode == 2

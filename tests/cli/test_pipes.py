@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 
+import commands
 import pytest
 
 from dispatcher.api import Workspace
@@ -19,8 +18,8 @@ ENTRY = {"job_id": "a", "method": "m"}
 
 
 def dispatcher(root, *words, before=()):
-    command = [*before, sys.executable, "-m", "dispatcher", "--root", str(root), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = [*before, *commands.COMMAND, "--root", str(root), *words]
+    return commands.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.fixture

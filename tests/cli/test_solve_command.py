@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from beds.pbs import PbsBed
 from beds.slurm import SlurmBed
@@ -33,8 +33,8 @@ def solve(
     root: Path, *words: str, ssh: SshBed | None = None, path: str = "/usr/sbin:/usr/bin:/sbin:/bin"
 ) -> subprocess.CompletedProcess[str]:
     variables = {} if ssh is None else {"DISPATCHER_SSH_CONFIG": str(ssh.config)}
-    return subprocess.run(
-        [sys.executable, "-m", "dispatcher", "--root", str(root), "solve", *words],
+    return commands.run(
+        [*commands.COMMAND, "--root", str(root), "solve", *words],
         env={"PATH": path, "HOME": str(root), **variables},
         capture_output=True,
         text=True,

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from fleet import COMMAND
 
@@ -21,7 +22,7 @@ def _run(root: Path, *arguments: str, shell: str = "", **options: Any) -> subpro
     command = [*COMMAND, "--root", str(root), *arguments]
     if shell:
         command = ["bash", "-c", f'exec "$@" {shell}', "bash", *command]
-    return subprocess.run(command, stderr=subprocess.PIPE, timeout=60, check=False, **options)
+    return commands.run(command, stderr=subprocess.PIPE, timeout=60, check=False, **options)
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from beds.sshd import SshBed
 from fleet import COMMAND, PATIENCE_S, Fleet, fleet_at, shell, wait_until
@@ -111,7 +111,7 @@ def test_a_new_command_goes_to_a_host_at_once_and_is_waited_for_without_a_pod(la
     lab.repository.commit()
     words = [*COMMAND, "submit", "--outlet", "h1", "--clean", "--wait", "--name", "new"]
     script = 'cat data; pwd | grep -c "$PWD"; exit 4'
-    done = subprocess.run(
+    done = commands.run(
         [*words, "--", "bash", "-c", script], cwd=place, env=lab.fleet.environment(**lab.environment),
         capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False,
     )  # fmt: skip
@@ -169,8 +169,8 @@ def test_a_submission_to_a_host_that_is_killed_runs_nothing_twice(
     lab: Lab, moment: str, states: dict[str, str]
 ) -> None:
     lab.write()
-    killed = subprocess.run(
-        [sys.executable, "-P", "-c", KILL_AT, moment], cwd=lab.fleet.root, capture_output=True,
+    killed = commands.run(
+        [*COMMAND[:-1], KILL_AT, moment], cwd=lab.fleet.root, capture_output=True,
         env=lab.fleet.environment(**lab.environment), timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -263,7 +263,7 @@ def test_polling_a_host_that_is_away_says_so_and_changes_nothing(lab: Lab) -> No
 def test_a_signal_ends_the_waiting_and_leaves_the_job(lab: Lab, number: int) -> None:
     lab.write(shell("a", GATED))
     with lab.ssh["h1"].slow(0.5):
-        process = subprocess.Popen(
+        process = commands.Popen(
             [*COMMAND, "submit", "a", "--outlet", "h1"], cwd=lab.fleet.root, stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL, env=lab.fleet.environment(**lab.environment),
         )  # fmt: skip
@@ -309,7 +309,7 @@ def test_code_that_cannot_be_archived_keeps_jobs_queued(lab: Lab) -> None:
 
 
 def follow(lab: Lab, job: str, *words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    return commands.Popen(
         [*COMMAND, "logs", job, "-f", *words], cwd=lab.fleet.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=lab.fleet.environment(**lab.environment), bufsize=0,
     )  # fmt: skip

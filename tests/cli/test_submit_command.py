@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from fleet import COMMAND, PATIENCE_S, Fleet, fleet_at, shell, wait_until
 from submitting import fails, submit, written
@@ -82,11 +83,11 @@ def test_the_current_directory_is_where_the_command_runs(empty: Fleet, tmp_path:
         words = [*COMMAND, "submit", "--root", str(empty.root), "--wait", "--", "./x"]
         (place / "x").write_text("#!/bin/sh\necho here\n")
         (place / "x").chmod(0o755)
-        subprocess.run(words, cwd=start, env=empty.environment(), check=True, timeout=PATIENCE_S)
+        commands.run(words, cwd=start, env=empty.environment(), check=True, timeout=PATIENCE_S)
     assert (empty.output("x-1"), empty.output("x-2")) == ("here\n", "here\n")
     assert {one["cwd"] for one in written(empty)} == {"it's/a $dir"}
     elsewhere = [*COMMAND, "submit", "--root", str(empty.root), "--wait", "--name", "root", "--", "bash", "-c", "pwd"]
-    subprocess.run(elsewhere, cwd=tmp_path, env=empty.environment(), check=True, timeout=PATIENCE_S)
+    commands.run(elsewhere, cwd=tmp_path, env=empty.environment(), check=True, timeout=PATIENCE_S)
     assert empty.output("root") == f"{empty.root}\n"
     assert "no such directory" in fails(empty, "--cwd", "missing", "--", "true")
     place.rename(place.with_name("gone"))
@@ -169,8 +170,8 @@ sys.exit(main(["--pod", "p", "--slots", "1", "--poll-interval", "600"]))
 
 
 def test_jobs_that_a_pod_could_not_take_in_at_once_are_not_forgotten(empty: Fleet) -> None:
-    pod = subprocess.Popen(
-        [sys.executable, "-P", "-c", BROKEN_AT_FIRST], cwd=empty.root, env=empty.environment(),
+    pod = commands.Popen(
+        [*COMMAND[:-1], BROKEN_AT_FIRST], cwd=empty.root, env=empty.environment(),
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -349,7 +350,7 @@ def test_follow_prints_the_log_and_exits_as_the_job_does(empty: Fleet) -> None:
 @pytest.mark.parametrize("option", ["--wait", "--follow"])
 def test_waiting_says_that_no_pod_is_running_and_ends_when_interrupted(empty: Fleet, option: str) -> None:
     words = [*COMMAND, "submit", option, "--", "true"]
-    process = subprocess.Popen(
+    process = commands.Popen(
         words, cwd=empty.root, env=empty.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None and process.stderr is not None
@@ -372,7 +373,7 @@ def test_the_exit_status_of_waiting_for_jobs_that_did_not_exit_by_themselves(emp
 @pytest.mark.parametrize(("change", "what"), [("cancel", "abandoned"), ("delete", "deleted")])
 def test_waiting_for_a_job_that_is_given_up(empty: Fleet, change: str, what: str) -> None:
     words = [*COMMAND, "submit", "--wait", "--name", "j", "--", "true"]
-    process = subprocess.Popen(words, cwd=empty.root, env=empty.environment(), stderr=subprocess.PIPE, text=True)
+    process = commands.Popen(words, cwd=empty.root, env=empty.environment(), stderr=subprocess.PIPE, text=True)
     wait_until(lambda: "j" in empty.states(), "it is queued")
     empty.run(change, "j", "--yes")
     _, said = process.communicate(timeout=PATIENCE_S)
@@ -392,8 +393,8 @@ sys.exit(main(["submit", "--wait", "--name", "j", "--", "bash", "-c", "echo begu
 def test_ctrl_c_while_it_looks_after_a_job_ends_the_waiting(empty: Fleet) -> None:
     empty.write_config("poll_interval: 1s\n")
     pod = empty.start(poll="600").ready()
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", INTERRUPTED_LOOK], cwd=empty.root, env=empty.environment(),
+    process = commands.Popen(
+        [*COMMAND[:-1], INTERRUPTED_LOOK], cwd=empty.root, env=empty.environment(),
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     empty.wait_running("j")
@@ -436,7 +437,7 @@ def test_waiting_outlives_the_pod(empty: Fleet, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     pod = empty.start(poll="600").ready()
     script = f"echo begun; until [ -e '{gate}' ]; do sleep 0.02; done; exit 5"
-    process = subprocess.Popen(
+    process = commands.Popen(
         [*COMMAND, "submit", "--wait", "--name", "j", "--", "bash", "-c", script],
         cwd=empty.root,
         env=empty.environment(),
@@ -486,8 +487,8 @@ def test_a_line_of_a_deleted_job_is_no_entry_of_a_job_that_gets_its_name(empty: 
 
 
 def test_a_line_of_a_killed_submission_is_no_entry_of_a_job_that_gets_its_name(empty: Fleet) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-P", "-c", KILL_AT, "before the journal"], cwd=empty.root, env=empty.environment(),
+    killed = commands.run(
+        [*COMMAND[:-1], KILL_AT, "before the journal"], cwd=empty.root, env=empty.environment(),
         timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert killed.returncode == -signal.SIGKILL
@@ -534,8 +535,8 @@ sys.exit(main(["submit", "--param", "n=1..3", "--", "true", "{n}"]))
 @pytest.mark.parametrize("moment", ["before the journal", "in the middle of a line"])
 def test_a_submission_that_is_killed_has_added_nothing(empty: Fleet, moment: str) -> None:
     submit(empty, "--name", "before", "--", "true")
-    killed = subprocess.run(
-        [sys.executable, "-P", "-c", KILL_AT, moment], cwd=empty.root, env=empty.environment(), capture_output=True,
+    killed = commands.run(
+        [*COMMAND[:-1], KILL_AT, moment], cwd=empty.root, env=empty.environment(), capture_output=True,
         timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (killed.returncode, killed.stdout) == (-signal.SIGKILL, b""), killed.stderr

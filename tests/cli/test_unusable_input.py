@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 
 from dispatcher.api import Workspace
@@ -32,8 +32,8 @@ COMMANDS = (
 
 def run(place: Path, *words: str | bytes, **variables: str | bytes) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "DISPATCHER_ROOT"}
-    return subprocess.run(
-        [sys.executable, "-m", "dispatcher", *words],
+    return commands.run(
+        [*commands.COMMAND, *words],
         cwd=place,
         env={**environment, **variables},
         stdin=subprocess.DEVNULL,

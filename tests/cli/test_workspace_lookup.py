@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import commands
 import pytest
 
 from dispatcher.api import Workspace
@@ -100,8 +101,8 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def dispatcher(place: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "dispatcher", *words], cwd=place, env={**os.environ, **variables},
+    return commands.run(
+        [*commands.COMMAND, *words], cwd=place, env={**os.environ, **variables},
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Sequence
 
+import commands
 import pytest
 from fleet import PATIENCE_S, Fleet, shell, wait_until
 
@@ -146,8 +145,8 @@ def test_new_entries_are_queued_although_the_first_try_failed(
 
 def test_any_error_of_a_file_server_is_said_and_outlived(fleet: Fleet) -> None:
     fleet.write_manifest([shell("a", "true")])
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", IN_TROUBLE, "--pod", "pod", "--slots", "1", "--until-empty"],
+    done = commands.run(
+        [*commands.COMMAND[:-1], IN_TROUBLE, "--pod", "pod", "--slots", "1", "--until-empty"],
         cwd=fleet.root, env=fleet.environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

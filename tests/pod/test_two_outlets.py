@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 import queue_outlet
 from fleet import COMMAND, MAIN, PATIENCE_S, Dispatcher, Fleet, shell, wait_until
@@ -289,9 +290,7 @@ def test_the_log_of_what_is_submitted_is_followed_until_it_ends(fleet: Fleet, qu
     pod = start(fleet, "pod", "--until-empty")
     fleet.wait_for("there", "submitted")
     words = [*COMMAND, "logs", "-f", "there"]
-    with subprocess.Popen(
-        words, cwd=fleet.root, env=fleet.environment(), stdout=subprocess.PIPE, text=True
-    ) as follower:
+    with commands.Popen(words, cwd=fleet.root, env=fleet.environment(), stdout=subprocess.PIPE, text=True) as follower:
         with pytest.raises(subprocess.TimeoutExpired):
             follower.wait(3)
         (queue / "hold").unlink()

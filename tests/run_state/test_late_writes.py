@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import pytest
 
 from dispatcher.base import files
@@ -182,8 +181,8 @@ def test_a_late_head_is_noticed_too(layout: Layout) -> None:
 
 def test_doctor_says_so_and_repairs(overwritten: Store) -> None:
     layout = overwritten.layout
-    command = [sys.executable, "-m", "dispatcher", "doctor", "--root", str(layout.root), "--peer-wait", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [*commands.COMMAND, "doctor", "--root", str(layout.root), "--peer-wait", "0"]
+    done = commands.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "are not what the lock file was written for" in done.stdout
     said = " ".join(repair(Store(layout, by="pod")))

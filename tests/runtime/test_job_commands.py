@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from fleet import COMMAND, Fleet
 
@@ -76,7 +77,7 @@ def workspace(fleet: Fleet) -> Fleet:
 
 
 def dispatcher_job(fleet: Fleet, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return commands.run(
         [*COMMAND, "job", *words, "--root", str(fleet.root)],
         cwd=fleet.root,
         capture_output=True,
@@ -152,7 +153,7 @@ def test_what_a_job_cannot_do_is_said(workspace: Fleet) -> None:
 def test_a_name_may_begin_with_a_dash(workspace: Fleet) -> None:
     (workspace.root / "c.yaml").write_text("job: count/letters\ncount: {text: a}\n")
     words = ["job", "--root", str(workspace.root), "run", "--project", "p", "--", "-x", "c.yaml", "out"]
-    done = subprocess.run([*COMMAND, *words], cwd=workspace.root, capture_output=True, text=True, check=False)
+    done = commands.run([*COMMAND, *words], cwd=workspace.root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert (workspace.root / "out/results/p/default/-x/result.json").is_file()
 
@@ -217,7 +218,7 @@ def test_an_entry_that_cannot_be_is_refused(workspace: Fleet) -> None:
             {"job_id": "d", "method": "m", "job": "count/letters", "import": 3},
         ]
     )
-    done = subprocess.run(
+    done = commands.run(
         [*COMMAND, "matrix", "check", str(path)], cwd=workspace.root, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1

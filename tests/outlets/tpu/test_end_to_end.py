@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 from beds.tpu import VERSION, TpuBed
 from fleet import COMMAND, Dispatcher, Fleet, fleet_at, shell, wait_until
@@ -54,7 +55,7 @@ class Lab:
 
     def run(self, *words: str) -> None:
         """A command that creates something, which takes longer than others."""
-        done = subprocess.run(
+        done = commands.run(
             [*COMMAND, *words], cwd=self.fleet.root, env=self.fleet.environment(), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         )  # fmt: skip
@@ -136,7 +137,7 @@ def test_submit_asks_before_it_creates(lab: Lab) -> None:
     assert refused.returncode == 2
     assert f"Create pod (v4-8, on demand, {lab.bed.zone})? It costs money." in refused.stderr
     mine, theirs = pty.openpty()
-    with subprocess.Popen([*COMMAND, "submit", "a", "--outlet", "pod"], cwd=lab.fleet.root, stdin=theirs,
+    with commands.Popen([*COMMAND, "submit", "a", "--outlet", "pod"], cwd=lab.fleet.root, stdin=theirs,
                           stdout=subprocess.DEVNULL, stderr=theirs, env=lab.fleet.environment()) as asking:  # fmt: skip
         os.close(theirs)
         os.write(mine, b"n\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import commands
 import pytest
 from beds.tpu import TpuBed
 from fleet import COMMAND, fleet_at, shell
@@ -33,7 +34,7 @@ def test_a_worker_fails_the_attempt_with_its_name_and_log(tmp_path: Path, tpu: T
         fleet.wait_for("a", "running", timeout_s=PATIENCE_S)
         words = [*COMMAND, "logs", "-f", "a"]
         environment = fleet.environment()
-        with subprocess.Popen(words, cwd=fleet.root, env=environment, stdout=subprocess.PIPE, text=True) as follower:
+        with commands.Popen(words, cwd=fleet.root, env=environment, stdout=subprocess.PIPE, text=True) as follower:
             assert follower.stdout is not None
             shown = sorted(follower.stdout.readline() for _ in range(2))
             assert [line[:19] for line in shown] == ["[0] this is 0 of 2 ", "[1] this is 1 of 2 "]

@@ -31,6 +31,7 @@ from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     start_volcano,
     tpu,
     volcano,
+    warm_gcloud,
 )
 from changed import ChangedError, Selection, describe, is_test, select
 from fleet import Fleet, fleet_at

@@ -214,8 +214,7 @@ class Computer:
         quote = shlex.quote
         own = quote(str(self.directory))
         # Kept across the mounts over them; /run is private already, so nothing is left on this machine.
-        own_tmp = Path(tempfile.gettempdir())
-        hidden = ["/tmp", *([] if own_tmp.is_relative_to("/tmp") else [str(own_tmp)])]
+        hidden = temporary_directories()
         # The package and its stand-ins are on every host, also where they are checked out below one of these.
         checkout = [CHECKOUT] if any(CHECKOUT.is_relative_to(path) for path in hidden) else []
         kept = [self._seen, *checkout, *self.settings.shared]
@@ -243,6 +242,12 @@ class Computer:
         lines += [f"mount --bind {own}/etc/{name} /etc/{name}" for name in ("passwd", "shadow")]
         lines.append(f"mount --bind {own}/boot_id /proc/sys/kernel/random/boot_id")
         return lines
+
+
+def temporary_directories() -> list[str]:
+    """Where this machine's temporary files are; no one of these is below another, which would hide it."""
+    found = {Path("/tmp"), Path(tempfile.gettempdir())}
+    return sorted(str(path) for path in found if not any(path.is_relative_to(other) for other in found - {path}))
 
 
 def keygen(path: Path) -> None:

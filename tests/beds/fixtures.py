@@ -34,11 +34,13 @@ from .needs import why_not
 from .pbs import PbsBed
 from .slurm import SlurmBed, SlurmSettings
 from .sshd import HostSettings, SshBed
-from .tpu import TpuBed
+from .tpu import TpuBed, real_gcloud
 from .volcano import VolcanoBed, VolcanoSettings
+from .warm_gcloud import WarmGcloud
 
 B = TypeVar("B", bound=K8sBed)
 NUMBERS = itertools.count(1)
+SLEEP_FACTOR = 0.1
 # The shared clusters by the fixture that asks for them. One that is up costs a tenth of a core.
 SHARED: dict[str, Shared[Any]] = {}
 LAST_USERS = pytest.StashKey[dict[str, pytest.Item]]()
@@ -155,14 +157,25 @@ def ssh(start_ssh: Callable[..., SshBed]) -> SshBed:
     return start_ssh()
 
 
+@pytest.fixture(scope="session")
+def warm_gcloud() -> Iterator[WarmGcloud]:
+    """Only for `start_tpu`."""
+    skip_without("tpu")
+    with WarmGcloud(real_gcloud()) as warm:
+        yield warm
+
+
 @pytest.fixture
-def start_tpu() -> Iterator[Callable[..., TpuBed]]:
-    """Makes clouds of TPU VMs whose workers have these fields of `HostSettings`."""
+def start_tpu(warm_gcloud: WarmGcloud) -> Iterator[Callable[..., TpuBed]]:
+    """Makes clouds of TPU VMs whose workers have these fields of `HostSettings`.
+
+    Their gcloud has started already and waits for a tenth of the time, unless `is_warm` is false.
+    """
     with contextlib.ExitStack() as beds:
 
-        def start(*, has_key: bool = True, **settings: Any) -> TpuBed:
-            skip_without("tpu")
-            return beds.enter_context(TpuBed(HostSettings(**settings), has_key=has_key))
+        def start(*, has_key: bool = True, is_warm: bool = True, **settings: Any) -> TpuBed:
+            gcloud = {"warm": warm_gcloud, "sleep_factor": SLEEP_FACTOR} if is_warm else {}
+            return beds.enter_context(TpuBed(HostSettings(**settings), has_key=has_key, **gcloud))
 
         yield start
 

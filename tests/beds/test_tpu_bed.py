@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from .bed import BedError, wait_for
+from .computer import HostSettings
 from .slurm import ORDINARY
 from .tpu import TOKEN, VERSION, TpuBed
 from .tpu_checks import workers_of
@@ -41,7 +45,9 @@ def test_gcloud_makes_and_deletes_a_pod_of_two_workers(tpu: TpuBed) -> None:
     assert not [pid for pid in running if os.path.exists(f"/proc/{pid}")]
 
 
-def test_workers_are_machines_that_share_nothing(tpu: TpuBed) -> None:
+def test_workers_are_machines_that_share_nothing(tpu: TpuBed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Hidden with /tmp, below which pytest usually has it.
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "a'; x y"))
     first, second = tpu.create("pod", "v4-16")
     command = "echo $(hostname) >> ~/mine; echo $(hostname) >> /tmp/mine; cat ~/mine /tmp/mine; ls /tmp"
     # `--worker=0` is the default of gcloud.
@@ -183,6 +189,30 @@ def test_a_lost_answer_has_been_obeyed(tpu: TpuBed) -> None:
     tpu.create("vm")
     tpu.gcloud("delete", "vm")
     tpu.wait_for("vm", None)
+
+
+def test_what_keeps_a_vm_from_coming_up_is_told_at_once(tmp_path: Path) -> None:
+    tpu = TpuBed(HostSettings(shared=[tmp_path / "no-such-folder"]))
+    try:
+        with pytest.raises(BedError, match=r"was due in the cloud failed: no namespace: (.|\n)*no-such-folder"):
+            tpu.create("vm")
+        told = answer(tpu, "GET", "/nodes/vm")[1]["error"]
+        assert told["status"] == "FAILED_PRECONDITION"
+        assert "the bed itself has failed: no namespace: " in told["message"]
+    finally:
+        with pytest.raises(BedError, match="no-such-folder"):
+            tpu.close()
+
+
+def test_a_call_that_is_killed_takes_its_ssh_with_it(tpu: TpuBed) -> None:
+    (worker,) = tpu.create("vm")
+    words = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "vm", "--command=exec sleep 300"]
+    call = subprocess.Popen(words, env={**os.environ, **tpu.env}, stdin=subprocess.DEVNULL, start_new_session=True)
+    wait_for(lambda: worker.processes("sleep"), 60, "the command runs")
+    assert len(worker.processes("sshd")) > 1
+    call.kill()
+    assert call.wait(10) == -signal.SIGKILL
+    wait_for(lambda: len(worker.processes("sshd")) == 1, 10, "its connection is closed")
 
 
 def test_states_that_lie(tpu: TpuBed) -> None:

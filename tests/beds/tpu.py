@@ -22,7 +22,6 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from .tpu_checks import NO_CAPACITY, PROJECT, ZONES, Refusal
 from .tpu_cloud import Cloud
 from .tpu_network import Hub, Vm, Worker
 from .tpu_queue import Queue
+from .warm_gcloud import WarmGcloud
 
 API_PORT = 80
 TOKEN = "ya29.bed"
@@ -44,10 +44,16 @@ class TpuBed:
     """A context manager. `settings` are those of every worker; its `user` logs in. With `has_key`, gcloud's ssh key is
     there, as on a machine that has used `gcloud ... ssh` before.
 
+    Calls of gcloud go to `warm`, where one is given; gcloud then waits for `sleep_factor` of the time that it would
+    wait between attempts and between looks at an operation.
+
     `cloud` and `queue` have what takes how long (`cloud.create_s`, `queue.wait_s` ...), to be changed at any time.
     """
 
-    def __init__(self, settings: HostSettings | None = None, *, has_key: bool = True) -> None:
+    def __init__(
+        self, settings: HostSettings | None = None, *, has_key: bool = True, warm: WarmGcloud | None = None,
+        sleep_factor: float = 1.0,
+    ) -> None:  # fmt: skip
         if reason := why_not("tpu"):
             raise BedError(reason)
         self.settings = settings or HostSettings(user=pwd.getpwuid(os.geteuid()).pw_name)
@@ -65,7 +71,7 @@ class TpuBed:
             self.api = Api(self.cloud, self.queue, TOKEN)
             self.api.serve(self.hub.listen(API_PORT))
             undo.callback(self.api.close)
-            self.env = self._install()
+            self.env = self._install(warm, sleep_factor)
             if has_key:
                 self._make_key()
             self._undo = undo.pop_all()
@@ -78,8 +84,11 @@ class TpuBed:
 
     def close(self) -> None:
         self._undo.close()
-        if self.cloud.timetable.failure is not None:
-            raise BedError("something that was due in the cloud failed") from self.cloud.timetable.failure
+        self._check()
+
+    def _check(self) -> None:
+        if failure := self.cloud.timetable.failure:
+            raise BedError(f"something that was due in the cloud failed: {failure}") from failure
 
     def gcloud(
         self, command: str, *words: str, group: str = "tpu-vm", check: bool = False, timeout_s: float = 120, **run: Any
@@ -134,6 +143,7 @@ class TpuBed:
         """Until a node has this state; None: until there is no such node."""
 
         def found() -> str | None:
+            self._check()
             with self.cloud.lock:
                 return self.cloud.nodes.get(self._full(name), {}).get("state")
 
@@ -201,14 +211,13 @@ class TpuBed:
         words = ["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-N", "", "-f", str(folder / "google_compute_engine")]
         subprocess.run(words, check=True)
 
-    def _install(self) -> dict[str, str]:
+    def _install(self, warm: WarmGcloud | None, sleep_factor: float) -> dict[str, str]:
         """The `gcloud` of the bed, and the variables that it needs."""
         home, config, binaries = (self.directory / folder for folder in ("home", "config", "bin"))
         for folder in (home, config, binaries):
             folder.mkdir()
-        real = shutil.which("gcloud", path=SEARCH_PATH)
-        assert real
-        words: Sequence[str] = ("nsenter", f"--net=/proc/{self.hub.pid}/ns/net", "--", real)
+        network = f"/proc/{self.hub.pid}/ns/net"
+        words = warm.words(network, sleep_factor) if warm else ["nsenter", f"--net={network}", "--", real_gcloud()]
         program = binaries / "gcloud"
         program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         program.chmod(0o755)
@@ -228,3 +237,9 @@ class TpuBed:
             "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",
             "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "true",
         }
+
+
+def real_gcloud() -> str:
+    found = shutil.which("gcloud", path=SEARCH_PATH)
+    assert found
+    return found

@@ -115,6 +115,9 @@ class Api:
             if authorization != f"Bearer {self.token}":
                 raise Refusal("UNAUTHENTICATED", "Request had invalid authentication credentials.")
             with self.cloud.lock:
+                if failure := self.cloud.timetable.failure:
+                    # Of a status that gcloud does not try again, and shows.
+                    raise Refusal("FAILED_PRECONDITION", f"the bed itself has failed: {failure}")
                 answer = 200, json.loads(json.dumps(call()))
         except Refusal as refusal:
             error = {"code": refusal.code, "message": refusal.message, "status": refusal.status}

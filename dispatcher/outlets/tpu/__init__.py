@@ -50,7 +50,7 @@ def make_road(host: TpuHost, config: Config, owner: str) -> Road:
 def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProvisioning:
     """Whether the VM is there, and what a pod with `limit` attempts on it does so that it is."""
     from dispatcher.outlets.batch.identity import workspace_id
-    from dispatcher.outlets.tpu.provisioning import TpuProvisioning
+    from dispatcher.outlets.tpu.provisioning import Times, TpuProvisioning
     from dispatcher.outlets.tpu.usage import other_owners, other_pods
 
     layout = context.config.layout
@@ -61,7 +61,7 @@ def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProv
         workspace_id(layout),
         context.log,
         may_create=host.create == "auto" and is_lasting,
-        interval_s=context.poll_interval_s,
+        times=Times(interval_s=context.poll_interval_s),
         is_used_elsewhere=lambda: bool(other_pods(layout, context.observer, context.pod, host.name)),
         has_others=lambda: bool(other_owners(layout, context.observer, context.pod, host.name)),
         tells_at_end=is_lasting,

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import LOST, PREEMPTED
@@ -36,11 +38,7 @@ LOOK_LIMIT_S: Final = 60.0
 _SELDOM_S: Final = 60.0
 # What was seen longer ago is looked at again before anything is done about it.
 _FRESH_S: Final = 15.0
-# After a failure: the pause before the next attempt, which doubles.
-_FIRST_PAUSE_S: Final = 10.0
 _LONGEST_PAUSE_S: Final = 1800.0
-# A request that no one has wanted for so long is taken back; a dispatcher that has just begun does not know its jobs.
-_GIVEN_UP_S: Final = 300.0
 # So often a request must be fulfilled without a VM until that counts as deleted.
 _MISSED_FOR_GOOD: Final = 2
 # How long a dispatcher that ends waits for what it has to take back.
@@ -54,12 +52,23 @@ _DOING: Final = {
 }
 
 
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a VM is looked at while it matters, and how long what has failed or is not wanted is left as it is."""
+
+    interval_s: float
+    # After a failure: the pause before the next attempt, which doubles.
+    first_pause_s: float = 10.0
+    # A request that no one has wanted for so long is taken back; a dispatcher that has just begun does not know its
+    # jobs.
+    given_up_s: float = 300.0
+
+
 class TpuProvisioning:
     """The VM of one host. `workspace` is the id of this one.
 
-    `may_create`: it is created when jobs wait for it, and deleted when it was preempted. `interval_s` is how often it
-    is looked at while it matters. `is_used_elsewhere()`: other dispatchers have attempts on it; `has_others()`: others
-    may want it. `tells_at_end`: what goes on to cost money is named when the dispatcher ends.
+    `may_create`: it is created when jobs wait for it, and deleted when it was preempted. `is_used_elsewhere()`: other
+    dispatchers have attempts on it; `has_others()`: others may want it. `tells_at_end`: what goes on to cost money is
+    named when the dispatcher ends.
     """
 
     def __init__(
@@ -69,7 +78,7 @@ class TpuProvisioning:
         log: Callable[[str], None],
         *,
         may_create: bool,
-        interval_s: float,
+        times: Times,
         is_used_elsewhere: Callable[[], bool],
         has_others: Callable[[], bool],
         tells_at_end: bool = True,
@@ -78,7 +87,7 @@ class TpuProvisioning:
         self._workspace = workspace
         self._log = log
         self._may_create = may_create
-        self._interval_s = interval_s
+        self._times = times
         self._is_used_elsewhere = is_used_elsewhere
         self._has_others = has_others
         self._tells_at_end = tells_at_end
@@ -240,7 +249,7 @@ class TpuProvisioning:
             is_wanted=self._is_wanted,
             # Without the answer nothing is created: the request that stands would bring a second one.
             may_create=self._may_create and self._has_looked and (self._vm is not None or self._knows_queue),
-            is_given_up=time.monotonic() - self._unwanted_since_s >= _GIVEN_UP_S,
+            is_given_up=time.monotonic() - self._unwanted_since_s >= self._times.given_up_s,
             is_short=bool(self._is_short),
             is_idle=self._is_unused and not (self._is_used or self._is_wanted),
         )
@@ -259,7 +268,7 @@ class TpuProvisioning:
             # Calls that its workers answer tell that it is, and one that they do not answer makes it be looked at.
             return None
         matters = self._is_wanted or self._is_used
-        pace_s = self._interval_s if matters else max(self._interval_s, _SELDOM_S)
+        pace_s = self._times.interval_s if matters else max(self._times.interval_s, _SELDOM_S)
         return max(0.0, self._looked_s + pace_s - now_s, self._look_after_s - now_s)
 
     def _take_in_look(self, answer: Ran) -> None:
@@ -268,7 +277,7 @@ class TpuProvisioning:
             self._vm = gcloud.read_vm(answer)
         except GcloudError as error:
             self._unseen = f"{self._host.name}: {error}"
-            self._look_after_s = time.monotonic() + self._interval_s
+            self._look_after_s = time.monotonic() + self._times.interval_s
             return
         self._has_looked, self._must_look = True, False
         self._looked_s = time.monotonic()
@@ -357,7 +366,7 @@ class TpuProvisioning:
 
     def _pause(self) -> float:
         """Nothing is done for a while, longer from one failure to the next; for how many seconds."""
-        pause_s = min(_FIRST_PAUSE_S * 2.0**self._failures, _LONGEST_PAUSE_S)
+        pause_s = min(self._times.first_pause_s * 2.0**self._failures, _LONGEST_PAUSE_S)
         self._failures += 1
         self._act_after_s = time.monotonic() + pause_s
         return pause_s

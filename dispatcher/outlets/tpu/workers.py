@@ -49,8 +49,6 @@ from dispatcher.outlets.tpu import gcloud, merging, reaching
 
 # What an attempt on a VM keeps locked, whoever's it is; on a filesystem that is never cleaned up by age.
 EXCLUSIVE: Final = "/run/lock/dispatcher-tpu"
-# A call without a large file; gcloud would try for longer to reach a worker that is down.
-_CALL_LIMIT_S: Final = 45.0
 _DESCRIBE_LIMIT_S: Final = 30.0
 # In what these tell and ask there is no secret.
 _OPEN: Final = (Hello, Read, Tail, Check, Has, Signal, Write)
@@ -85,10 +83,14 @@ class WorkerLog:
 
 
 class WorkersRoad:
-    """All workers of a TPU VM."""
+    """All workers of a TPU VM.
 
-    def __init__(self, host: TpuHost) -> None:
+    A call without a large file may take `call_limit_s`; gcloud would try for longer to reach a worker that is down.
+    """
+
+    def __init__(self, host: TpuHost, call_limit_s: float = 45.0) -> None:
         self._host = host
+        self._call_limit_s = call_limit_s
         self._first_log = WorkerLog(host, 0)
         # A request may hold what no one else should read. Its pid may be one of another container with this directory,
         # but no call takes a day.
@@ -97,7 +99,7 @@ class WorkersRoad:
 
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
         # An upload has a limit of its own, by its size.
-        limit_s = timeout_s if any(isinstance(one, Store) for one in operations) else min(timeout_s, _CALL_LIMIT_S)
+        limit_s = timeout_s if any(isinstance(one, Store) for one in operations) else min(timeout_s, self._call_limit_s)
         if any(isinstance(operation, Launch) for operation in operations):
             return (yield from self._launching(operations, limit_s))
         answers = yield from self._ask(operations, reaching.ALL, limit_s)

@@ -60,8 +60,8 @@ class Pod:
     def host(self) -> TpuHost:
         return TpuHost(name="pod", cluster="pod", zone=self.bed.zone, accelerator_type="v4-16")
 
-    def connect(self) -> Connection:
-        return Connection("pod", WorkersRoad(self.host()), Pace(calls_per_minute=600))
+    def connect(self, **limits: float) -> Connection:
+        return Connection("pod", WorkersRoad(self.host(), **limits), Pace(calls_per_minute=600))
 
     def ask(self, *operations: Operation, lane: Lane = Lane.CONTROL) -> Any:
         wait_until(lambda: self.connection.free_in_s(lane) == 0.0, "a call is allowed after one without an answer")

@@ -13,15 +13,15 @@ from beds.tpu import VERSION, TpuBed
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
 from dispatcher.outlets.remote.operations import Seen, Sight
-from dispatcher.outlets.tpu import provisioning
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
-from dispatcher.outlets.tpu.provisioning import TpuProvisioning
+from dispatcher.outlets.tpu.provisioning import Times, TpuProvisioning
 
 pytestmark = pytest.mark.slow
 
 WORKSPACE = "0123456789ab"
 QUEUED = queued_id(WORKSPACE, "vm")
 PATIENCE_S = 120.0
+TIMES = Times(interval_s=0.5, first_pause_s=0.5, given_up_s=0.5)
 UNUSED = [Sight(seen=[Seen(exists=False)])]
 USED = [Sight(seen=[Seen(is_alive=True)])]
 
@@ -35,7 +35,7 @@ class Machine:
         self.said: list[str] = []
         self.others: list[str] = []
         self.made = TpuProvisioning(
-            self.host, WORKSPACE, self.said.append, may_create=self.host.create == "auto", interval_s=0.5,
+            self.host, WORKSPACE, self.said.append, may_create=self.host.create == "auto", times=TIMES,
             is_used_elsewhere=lambda: bool(self.others), has_others=lambda: bool(self.others),
         )  # fmt: skip
         self.is_wanted, self.is_used = True, False
@@ -66,8 +66,6 @@ class Machine:
 def make(tpu: TpuBed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Machine]]:
     for name, value in tpu.env.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(provisioning, "_FIRST_PAUSE_S", 0.5)
-    monkeypatch.setattr(provisioning, "_GIVEN_UP_S", 0.5)
     made: list[Machine] = []
 
     def make_one(**settings: Any) -> Machine:

@@ -32,7 +32,6 @@ from dispatcher.outlets.remote.operations import (
     Store,
     Stored,
 )
-from dispatcher.outlets.tpu import workers
 from dispatcher.outlets.tpu.workers import EXCLUSIVE
 
 pytestmark = pytest.mark.timeout(900)
@@ -122,14 +121,12 @@ def test_a_launch_that_one_worker_cannot_do_leaves_nothing_behind(pod: Pod) -> N
     assert not [line for line in pod.workers[0].run("ps", "-eo", "args").splitlines() if "job.sh" in line]
 
 
-def test_a_launch_that_was_cut_off_is_completed(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_that_was_cut_off_is_completed(pod: Pod) -> None:
     """Worker 1 goes away when worker 0 has launched: what is known of the attempt has it submitted again."""
     pod.ask(pod.deliver("a"))
     pod.workers[1].stop_sshd()
-    monkeypatch.setattr(workers, "_CALL_LIMIT_S", 20.0)
     assert "worker 1 of 2" in unreached(pod.connection, [pod.launch("a")], timeout_s=120, patience_s=PATIENCE_S)
     pod.workers[1].start_sshd()
-    monkeypatch.setattr(workers, "_CALL_LIMIT_S", 45.0)
     found = pod.check("a")
     assert (found.was_launched, found.is_alive) == (False, False)
     _, launched = pod.ask(pod.deliver("a"), pod.launch("a"))
@@ -138,11 +135,12 @@ def test_a_launch_that_was_cut_off_is_completed(pod: Pod, monkeypatch: pytest.Mo
     assert pod.check("a").is_alive is True
 
 
-def test_a_worker_that_is_down_is_named(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_is_down_is_named(pod: Pod) -> None:
     pod.begin("a")
     pod.workers[1].power_cut()
-    monkeypatch.setattr(workers, "_CALL_LIMIT_S", 20.0)
-    why = unreached(pod.connection, [Check(directories=[pod.directory("a")])], timeout_s=300, patience_s=PATIENCE_S)
+    impatient = pod.connect(call_limit_s=20.0)
+    why = unreached(impatient, [Check(directories=[pod.directory("a")])], timeout_s=300, patience_s=PATIENCE_S)
+    impatient.close()
     # Not after all the times that gcloud would try.
     assert why.startswith("pod: no answer within 20 s: worker 1 of 2 gave no answer: ssh: connect to host")
     assert "worker 0 of" not in why

@@ -13,7 +13,7 @@ import click
 
 import benchmarks
 from benchmarks import machine, report
-from benchmarks.bench import Bench, working_directory
+from benchmarks.bench import Bench, Size, working_directory
 from benchmarks.figures import BenchError, Figure, Skipped
 from benchmarks.rows import ROWS
 from dispatcher.errors import DispatcherError
@@ -27,7 +27,10 @@ _HELP = "\n\n".join(f"\b\n{paragraph}" for paragraph in (benchmarks.__doc__ or "
 
 @click.command(help=_HELP, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("rows", nargs=-1, metavar="[ROW]...", type=click.Choice(list(ROWS)))
-@click.option("--quick", is_flag=True, help="Few rounds: to see whether it works, not how fast it is.")
+@click.option(
+    "--quick", "size", flag_value=Size.QUICK.value, help="Few rounds: to see whether it works, not how fast it is."
+)
+@click.option("--smallest", "size", flag_value=Size.SMALLEST.value, hidden=True)
 @click.option("--list", "only_list", is_flag=True, help="Name the rows.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("bench_results.json"),
@@ -37,8 +40,7 @@ _HELP = "\n\n".join(f"\b\n{paragraph}" for paragraph in (benchmarks.__doc__ or "
     "--dir", "parent", type=click.Path(file_okay=False, path_type=Path), default=_CHECKOUT / "build",
     help="Work below this directory, on the disk that is to be measured.  [default: build/ of the checkout]",
 )  # fmt: skip
-@click.option("--hyperqueue", metavar="PYTHON", help="An interpreter that has the package `hyperqueue`.")
-def main(rows: tuple[str, ...], quick: bool, only_list: bool, out: Path, parent: Path, hyperqueue: str | None) -> None:
+def main(rows: tuple[str, ...], size: str | None, only_list: bool, out: Path, parent: Path) -> None:
     if only_list:
         for name, measure in ROWS.items():
             click.echo(f"{name:12}{measure.__doc__}")
@@ -47,6 +49,7 @@ def main(rows: tuple[str, ...], quick: bool, only_list: bool, out: Path, parent:
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_INTERRUPTED))
     known = machine.facts(_CHECKOUT)
+    chosen = Size(size or Size.THOROUGH)
     results: dict[str, list[Figure]] = {}
     interrupted = False
     try:
@@ -54,13 +57,13 @@ def main(rows: tuple[str, ...], quick: bool, only_list: bool, out: Path, parent:
             known = machine.facts(directory)
             for name in dict.fromkeys(rows or ROWS):
                 results[name] = []
-                _measure(name, Bench(directory, quick, _progress(name), hyperqueue), results[name])
+                _measure(name, Bench(directory, chosen, _progress(name)), results[name])
     except KeyboardInterrupt:
         interrupted = True
         click.echo("interrupted: this is what was measured until then", err=True)
     click.echo(machine.summary(known))
     click.echo(report.table(results))
-    report.write_json(out, known, quick, results)
+    report.write_json(out, known, chosen.value, results)
     click.echo(f"every sample: {out}")
     sys.exit(_INTERRUPTED if interrupted else 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import shutil
 import signal
 import subprocess
@@ -20,17 +21,24 @@ _END_S = 10.0
 _PLACES, _PROBES = 8, 10
 
 
+class Size(enum.Enum):
+    """How much is measured. The smallest shows no more than that every row works."""
+
+    THOROUGH = "thorough"
+    QUICK = "quick"
+    SMALLEST = "smallest"
+
+
 @dataclass(frozen=True)
 class Bench:
-    """One run. `hyperqueue` is a Python interpreter that can import that package, if one was named."""
+    """One run."""
 
     directory: Path
-    quick: bool
+    size: Size
     say: Callable[[str], None]
-    hyperqueue: str | None = None
 
-    def pick(self, thorough: T, quick: T) -> T:
-        return quick if self.quick else thorough
+    def pick(self, thorough: T, quick: T, smallest: T) -> T:
+        return {Size.THOROUGH: thorough, Size.QUICK: quick, Size.SMALLEST: smallest}[self.size]
 
     def new_directory(self, name: str) -> Path:
         """A place for one arm. Of several, the one where new files cost least.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ class Device:
         return self.platform == "cpu"
 
 
+@functools.cache
 def need_device() -> Device:
     """JAX's first device; Skipped without the packages that jobs need."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:

@@ -14,20 +14,18 @@ from benchmarks.turnovers import gaps, spawns
 from benchmarks.workspaces import make_workspace, queue_all
 from dispatcher.workspace import Layout
 
-_WARM_UP = 20
-
 
 def prepare(root: str, count: str) -> None:
     """A workspace with all its entries queued."""
     queue_all(make_workspace(Path(root), int(count)), int(count))
 
 
-def claim(root: str, rounds: str, batch: str) -> dict[str, Any]:
+def claim(root: str, rounds: str, batch: str, warm_up: str) -> dict[str, Any]:
     """Claims of the workspace at `root` and the bare loop beside it, in turns."""
     arms = {"floor": claims.floor(root), "ours": claims.ours(root), "whole": claims.ours_and_preparation(root)}
     # The first ones also fill the caches of this host.
     for arm in arms.values():
-        arm(_WARM_UP)
+        arm(int(warm_up))
     return interleave({name: lambda arm=arm: arm(int(batch)) for name, arm in arms.items()}, int(rounds))
 
 

@@ -21,11 +21,11 @@ def table(results: dict[str, list[Figure]]) -> str:
     return tabulate(lines, _HEADERS, tablefmt="simple", disable_numparse=True)
 
 
-def write_json(path: Path, machine: dict[str, Any], quick: bool, results: dict[str, list[Figure]]) -> None:
+def write_json(path: Path, machine: dict[str, Any], size: str, results: dict[str, list[Figure]]) -> None:
     """Everything that was measured, with every sample."""
     document = {
         "machine": machine,
-        "quick": quick,
+        "size": size,
         "rows": {row: [_document(figure) for figure in figures] for row, figures in results.items()},
     }
     path.write_text(json.dumps(document, indent=1) + "\n")

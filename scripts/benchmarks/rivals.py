@@ -6,6 +6,7 @@ the seconds from the first submission to the last end; or raises Skipped with ho
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -14,15 +15,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.bench import Bench
 from benchmarks.figures import BenchError, Skipped
 from benchmarks.pods import environment
 
 Run = Callable[[Path, int], float]
 _LIMIT_S = 300.0
 _SETTLE_S = 10.0
+_INSTALL = "scripts/install bench"
 
-# Run by an interpreter that has the package. Its server and worker are threads of that process, started beforehand.
+# Its server and worker are threads of that process, started beforehand.
 _HYPERQUEUE = """
 import os, sys, time
 from hyperqueue import Job, LocalCluster
@@ -38,8 +39,8 @@ with LocalCluster(server_dir=os.path.abspath("server"), worker_config=WorkerConf
 """
 
 
-def _parallel(_bench: Bench) -> Run:
-    _need("parallel", "parallel")
+def _parallel() -> Run:
+    _need("parallel")
 
     def run(directory: Path, count: int) -> float:
         numbers = "".join(f"{number}\n" for number in range(count))
@@ -53,11 +54,12 @@ def _parallel(_bench: Bench) -> Run:
     return run
 
 
-def _task_spooler(_bench: Bench) -> Run:
-    _need("tsp", "task-spooler")
+def _task_spooler() -> Run:
+    _need("tsp")
 
     def run(directory: Path, count: int) -> float:
-        own = {"TS_SOCKET": str(directory / "socket"), "TS_MAXFINISHED": str(2 * count), "TMPDIR": str(directory)}
+        # The path of a socket has at most a hundred bytes.
+        own = {"TS_SOCKET": "socket", "TS_MAXFINISHED": str(2 * count), "TMPDIR": str(directory)}
         script = f"tsp -S 2; for ((i = 0; i < {count}; i++)); do tsp /bin/true; done >ids; tsp -w"
         try:
             begun = time.perf_counter()
@@ -72,8 +74,8 @@ def _task_spooler(_bench: Bench) -> Run:
     return run
 
 
-def _nq(_bench: Bench) -> Run:
-    _need("nq", "nq")
+def _nq() -> Run:
+    _need("nq")
 
     def run(directory: Path, count: int) -> float:
         # One queue runs one job at a time, so two slots are two queues.
@@ -89,20 +91,19 @@ def _nq(_bench: Bench) -> Run:
     return run
 
 
-def _hyperqueue(bench: Bench) -> Run:
-    python = bench.hyperqueue or sys.executable
-    if subprocess.run([python, "-c", "import hyperqueue"], capture_output=True, check=False).returncode != 0:
-        raise Skipped("python3 -m venv DIR && DIR/bin/pip install hyperqueue, then --hyperqueue DIR/bin/python")
+def _hyperqueue() -> Run:
+    if importlib.util.find_spec("hyperqueue") is None:
+        raise Skipped(f"no package hyperqueue here: {_INSTALL}")
 
     def run(directory: Path, count: int) -> float:
-        elapsed_s = float(_run([python, "-c", _HYPERQUEUE, str(count)], directory).split()[-1])
+        elapsed_s = float(_run([sys.executable, "-c", _HYPERQUEUE, str(count)], directory).split()[-1])
         _wait_for_all("HyperQueue", count, lambda: len(list(directory.glob("**/*.stdout"))))
         return elapsed_s
 
     return run
 
 
-RIVALS: dict[str, Callable[[Bench], Run]] = {
+RIVALS: dict[str, Callable[[], Run]] = {
     "parallel": _parallel,
     "task-spooler": _task_spooler,
     "nq": _nq,
@@ -110,9 +111,9 @@ RIVALS: dict[str, Callable[[Bench], Run]] = {
 }
 
 
-def _need(program: str, package: str) -> None:
+def _need(program: str) -> None:
     if shutil.which(program) is None:
-        raise Skipped(f"apt-get install {package}")
+        raise Skipped(f"no {program} here: {_INSTALL}")
 
 
 def _run(argv: list[str], directory: Path, typed: str | None = None, **variables: str) -> str:

@@ -18,15 +18,14 @@ from benchmarks.figures import BenchError, Rounds, interleave
 from dispatcher.runtime.checkpoint import CheckpointManager, Retention
 from dispatcher.runtime.checkpoint.arrays import DATA_FILE_BYTES
 
-LEAVES = 200
 _STEPS_ALONE = 5
 
 
-def make_tree(gigabytes: float) -> dict[str, Any]:
+def make_tree(gigabytes: float, leaves: int) -> dict[str, Any]:
     """Random float32 matrices, on the first device."""
-    rows = max(1, int(gigabytes * 1e9 / LEAVES / 4 / 1024))
+    rows = max(1, int(gigabytes * 1e9 / leaves / 4 / 1024))
     generator = np.random.default_rng(0)
-    tree = {f"layer{i:03d}": {"kernel": generator.standard_normal((rows, 1024), np.float32)} for i in range(LEAVES)}
+    tree = {f"layer{i:03d}": {"kernel": generator.standard_normal((rows, 1024), np.float32)} for i in range(leaves)}
     on_device: dict[str, Any] = jax.block_until_ready(jax.tree.map(jax.device_put, tree))
     return on_device
 
@@ -34,8 +33,8 @@ def make_tree(gigabytes: float) -> dict[str, Any]:
 class HoldUp:
     """How long a save holds up a training that keeps two checkpoints, and the bare copy of the same tree."""
 
-    def __init__(self, directory: Path, gigabytes: float) -> None:
-        self._tree = make_tree(gigabytes)
+    def __init__(self, directory: Path, gigabytes: float, leaves: int) -> None:
+        self._tree = make_tree(gigabytes, leaves)
         self._checkpoints = CheckpointManager(directory / "held", retention=Retention(last=2))
         self._number = 0
         self.slowed: list[float] = []
@@ -106,9 +105,9 @@ def copy_to_host(tree: Any) -> list[np.ndarray[Any, Any]]:
 class RoundTrip:
     """Save a tree and restore it: with the checkpoint manager, with Orbax as it comes, and with its options as ours."""
 
-    def __init__(self, directory: Path, gigabytes: float) -> None:
+    def __init__(self, directory: Path, gigabytes: float, leaves: int) -> None:
         self._directory = directory
-        self._tree = make_tree(gigabytes)
+        self._tree = make_tree(gigabytes, leaves)
         self._target = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), self._tree)
         self.parts: dict[str, Rounds] = {}
 

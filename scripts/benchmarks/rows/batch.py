@@ -27,7 +27,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         raise Skipped("no GPU here")
     place = bench.new_directory("batch")
     config = training_sizes.prepare(
-        place, device.platform, steps=2, batch_size=bench.pick(1024, 256), per_device_batch_size=-1
+        place, device.platform, steps=2, batch_size=bench.pick(1024, 256, 16), per_device_batch_size=-1
     )
     (place / "job.yaml").write_text(json.dumps({"job": "bench/train", **config}))
     bench.say(f"searching on {device.name}")

@@ -7,38 +7,38 @@ from contextlib import ExitStack
 
 from benchmarks import claims
 from benchmarks.bench import Bench
-from benchmarks.figures import Figure, Target, interleave, median_of, milliseconds, ratio
+from benchmarks.figures import TARGETS, Figure, interleave, median_of, milliseconds, ratio
 from benchmarks.workers import Worker
 from benchmarks.workspaces import make_workspace, queue_all
 
-SMALL, LARGE = 1_200, 100_000
 # Short turns, because what else the machine does changes quickly. All of them must not use up the small workspace.
-_BATCH, _TURNS = 2, 20
+_BATCH = 2
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """One claim: lock, catch-up, mkdir, append, fsync, unlock."""
-    rounds = bench.pick(25, 5)
+    rounds, turns = bench.pick((25, 20), (5, 20), (1, 2))
+    few, many = bench.pick((1_200, 100_000), (1_200, 100_000), (20, 40))
     with ExitStack() as stack:
-        small, large = (stack.enter_context(_our_worker(bench, claims.ours, count)) for count in (SMALL, LARGE))
-        whole = stack.enter_context(_our_worker(bench, claims.ours_and_preparation, SMALL))
+        small, large = (stack.enter_context(_our_worker(bench, claims.ours, count)) for count in (few, many))
+        whole = stack.enter_context(_our_worker(bench, claims.ours_and_preparation, few))
         bare = stack.enter_context(Worker(claims.floor, str(bench.new_directory("floor"))))
         for worker in (small, large, whole, bare):
             worker.ready()
-        bench.say(f"{rounds} rounds of {_BATCH * _TURNS} claims each")
+        bench.say(f"{rounds} rounds of {_BATCH * turns} claims each")
         arms = {"floor": bare, "small": small, "large": large, "whole": whole}
         for worker in arms.values():
             worker.ask(5)
         asking = {name: lambda worker=worker: worker.ask(_BATCH) for name, worker in arms.items()}
-        found = interleave(asking, rounds, _TURNS)
+        found = interleave(asking, rounds, turns)
     shown = {name: milliseconds(median_of(samples)) for name, samples in found.items()}
     bare_loop = f"bare loop {shown['floor']}"
     yield Figure(
-        what=f"claim, {SMALL:,} entries",
+        what=f"claim, {few:,} entries",
         ours=shown["small"],
         against=bare_loop,
         ratio=ratio(found["small"], found["floor"]),
-        target=Target(2.0),
+        target=TARGETS["claim, 1,200 entries"],
         samples=found,
     )
     yield Figure(
@@ -49,17 +49,17 @@ def measure(bench: Bench) -> Iterator[Figure]:
         note="prepared while jobs run",
     )
     yield Figure(
-        what=f"claim, {LARGE:,} entries",
+        what=f"claim, {many:,} entries",
         ours=shown["large"],
         against=bare_loop,
         ratio=ratio(found["large"], found["floor"]),
     )
     yield Figure(
-        what=f"claim, {LARGE:,} entries",
+        what=f"claim, {many:,} entries",
         ours=shown["large"],
-        against=f"{SMALL:,} entries {shown['small']}",
+        against=f"{few:,} entries {shown['small']}",
         ratio=ratio(found["large"], found["small"]),
-        target=Target(1.2),
+        target=TARGETS["claim, 100,000 entries"],
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import Bench
-from benchmarks.figures import BenchError, Figure, Skipped, Target, interleave, median_of, milliseconds, ratio
+from benchmarks.figures import TARGETS, BenchError, Figure, Skipped, interleave, median_of, milliseconds, ratio
 from benchmarks.pods import start_pod, wait_until_ready
 from dispatcher.run_state import journal
 from dispatcher.workspace import Layout
@@ -42,17 +42,18 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _turnover(bench: Bench, bed: Any) -> Figure:
-    rounds, entries = bench.pick(8, 2), bench.pick(40, 20)
+    rounds, entries = bench.pick((8, 40), (2, 20), (1, 2))
     bench.say(f"{rounds} rounds of {entries} local jobs beside a host that answers and one that hangs")
     with _pod(bench.new_directory("hang"), bed) as pod:
         arms = {"hangs": lambda: pod.gaps(entries, bed["h1"].hanging()), "answers": lambda: pod.gaps(entries)}
         found = interleave(arms, rounds)
+    what = "slot turnover beside a host that hangs"
     return Figure(
-        what="slot turnover beside a host that hangs",
+        what=what,
         ours=milliseconds(median_of(found["hangs"])),
         against=f"beside one that answers {milliseconds(median_of(found['answers']))}",
         ratio=ratio(found["hangs"], found["answers"]),
-        target=Target(1.5),
+        target=TARGETS[what],
         samples=found,
     )
 

@@ -9,33 +9,32 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.bench import Bench
-from benchmarks.figures import Figure, Spread, Target, shown
+from benchmarks.figures import TARGETS, Figure, Spread, shown
 from benchmarks.pods import environment, memory_mib, start_pod, wait_until_ready
 from benchmarks.workspaces import make_workspace, write_history
 
-_SIZES = (1_200, 100_000)
-_TARGETS = {100_000: Target(100, unit="MiB")}
 _SLEEP = [sys.executable, "-c", "import time; time.sleep(1000)"]
-# After this, what came with the start is over.
-_SETTLE_S = 5.0
 _HOUR_S = 3600.0
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """Memory and processor time of a dispatcher that has nothing to do, at the default poll interval."""
     # A whole number of poll intervals (30 s), so that their cost counts as it does in an hour.
-    window_s = bench.pick(60.0, 30.0)
+    window_s = bench.pick(60.0, 30.0, 0.1)
+    # After this, what came with the start is over.
+    settle_s = bench.pick(5.0, 5.0, 0.0)
+    sizes = bench.pick((1_200, 100_000), (1_200, 100_000), (20, 40))
     with contextlib.ExitStack() as stack:
-        pids = {count: stack.enter_context(_idle_pod(bench, count)) for count in _SIZES}
+        pids = {count: stack.enter_context(_idle_pod(bench, count)) for count in sizes}
         bare = stack.enter_context(_bare_interpreter())
         bench.say(f"watching them for {window_s:g} s")
-        time.sleep(_SETTLE_S)
+        time.sleep(settle_s)
         before = {count: _processor_s(pid) for count, pid in pids.items()}
         time.sleep(window_s)
         used_s = {count: _processor_s(pid) - before[count] for count, pid in pids.items()}
         memory = {count: memory_mib(pid) for count, pid in pids.items()}
         bare_memory = memory_mib(bare)
-    for count in _SIZES:
+    for count in sizes:
         pss, rss = memory[count]
         times = pss / bare_memory[0]
         yield Figure(
@@ -43,11 +42,11 @@ def measure(bench: Bench) -> Iterator[Figure]:
             ours=f"{shown(pss)} MiB PSS, {shown(rss)} MiB RSS",
             against=f"bare Python {shown(bare_memory[0])} MiB PSS",
             ratio=Spread(times, times, times),
-            target=_TARGETS.get(count),
+            target=TARGETS["memory of an idle dispatcher, 100,000 entries"] if count == max(sizes) else None,
             judged=pss,
             samples={"pss_mib": pss, "rss_mib": rss, "bare_pss_mib": bare_memory[0]},
         )
-    for count in _SIZES:
+    for count in sizes:
         part = used_s[count] / window_s
         yield Figure(
             what=f"processor time of an idle dispatcher, {count:,} entries",

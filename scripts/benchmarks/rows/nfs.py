@@ -20,13 +20,7 @@ from benchmarks.rows.turnover import turnover_figure
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _ENV = {"PYTHONPATH": str(_CHECKOUT / "scripts")}
 _MOUNTS = ("v4.2", "v3")
-_ENTRIES = 1_200
-_BATCH = 10
-_CONTENDED = 400
 _LIMIT_S = 600.0
-# Time for both hosts to start Python and open the workspace.
-_START_S = 10.0
-_LATE_S = 0.5
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
@@ -42,20 +36,21 @@ def measure(bench: Bench) -> Iterator[Figure]:
     try:
         with NfsBed() as bed:
             for mount in _MOUNTS:
-                yield from _measure(bench, mount, *bed.hosts(mount))
+                yield from measure_at(bench, mount, *bed.hosts(mount))
     except BedError as error:
         raise BenchError(f"the bed: {error}") from error
 
 
-def _measure(bench: Bench, mount: str, a: Any, b: Any) -> Iterator[Figure]:
-    rounds = bench.pick(20, 4)
-    bench.say(f"{mount}: {rounds} rounds of {_BATCH} claims")
+def measure_at(bench: Bench, mount: str, a: Any, b: Any) -> Iterator[Figure]:
+    """The figures of two hosts that see the same directory by this mount."""
+    rounds, batch, warm_up, entries = bench.pick((20, 10, 20, 1_200), (4, 10, 20, 1_200), (1, 2, 1, 20))
+    bench.say(f"{mount}: {rounds} rounds of {batch} claims")
     root = a.path("claims")
-    _ask(a, "prepare", root, _ENTRIES)
-    found = _ask(a, "claim", root, rounds, _BATCH)
+    _ask(a, "prepare", root, entries)
+    found = _ask(a, "claim", root, rounds, batch, warm_up)
     ours_s, floor_s = median_of(found["ours"]), median_of(found["floor"])
     yield Figure(
-        what=f"NFS {mount}: claim, {_ENTRIES:,} entries",
+        what=f"NFS {mount}: claim, {entries:,} entries",
         ours=f"{milliseconds(ours_s)}, {shown(1 / ours_s)}/s",
         against=f"bare loop there {milliseconds(floor_s)}",
         ratio=ratio(found["ours"], found["floor"]),
@@ -70,19 +65,22 @@ def _measure(bench: Bench, mount: str, a: Any, b: Any) -> Iterator[Figure]:
     )
     yield _contention(bench, mount, a, b)
     bench.say(f"{mount}: turnover")
-    found = _ask(a, "turnover", a.root, bench.pick(20, 8), bench.pick(3, 1))
+    found = _ask(a, "turnover", a.root, *bench.pick((20, 3), (8, 1), (2, 1)))
     yield turnover_figure(f"NFS {mount}: slot turnover", found["ours"], found["bash"], target=None)
 
 
 def _contention(bench: Bench, mount: str, a: Any, b: Any) -> Figure:
     """One host alone, and both together, in turns."""
     counts = {1: [a], 2: [a, b]}
-    rounds = bench.pick(3, 1)
-    bench.say(f"{mount}: {rounds} rounds of {_CONTENDED} claims by one host and by both")
-    found = interleave({str(n): lambda hosts=hosts: [_contend(hosts)] for n, hosts in counts.items()}, rounds)
-    one, two = (_CONTENDED / median_of(found[number]) for number in ("1", "2"))
+    rounds, entries = bench.pick((3, 400), (1, 400), (1, 4))
+    # Time for both hosts to start Python and open the workspace, and by how much one may be late.
+    start = bench.pick((10.0, 0.5), (10.0, 0.5), (0.0, _LIMIT_S))
+    bench.say(f"{mount}: {rounds} rounds of {entries} claims by one host and by both")
+    arms = {str(count): lambda hosts=hosts: [_contend(hosts, entries, *start)] for count, hosts in counts.items()}
+    found = interleave(arms, rounds)
+    one, two = (entries / median_of(found[number]) for number in ("1", "2"))
     return Figure(
-        what=f"NFS {mount}: 2 hosts contend for {_CONTENDED} entries",
+        what=f"NFS {mount}: 2 hosts contend for {entries} entries",
         ours=f"{shown(two)}/s",
         against=f"1 host {shown(one)}/s",
         ratio=Spread.of([alone[0] / both[0] for alone, both in zip(found["1"], found["2"], strict=True)]),
@@ -91,20 +89,20 @@ def _contention(bench: Bench, mount: str, a: Any, b: Any) -> Figure:
     )
 
 
-def _contend(hosts: list[Any]) -> float:
+def _contend(hosts: list[Any], entries: int, start_s: float, late_s: float) -> float:
     first = hosts[0]
     root = first.path(f"contended-{time.monotonic_ns()}")
-    _ask(first, "prepare", root, _CONTENDED)
-    begin_at = time.time() + _START_S
+    _ask(first, "prepare", root, entries)
+    begin_at = time.time() + start_s
     started = [host.start(_argv("contend", root, f"pod-{host.name}", begin_at), env=_ENV) for host in hosts]
     if any(process.wait(_LIMIT_S) != 0 for process in started):
         raise BenchError("\n".join(process.output()[-1000:] for process in started))
     reports = [json.loads(process.stdout()) for process in started]
     begun = [report["begun"] for report in reports]
-    if max(begun) - begin_at > _LATE_S:
+    if max(begun) - begin_at > late_s:
         raise BenchError(f"the hosts did not begin together: {begun}, wanted {begin_at}")
     claimed = [job for report in reports for job in report["jobs"]]
-    check_claimed_once(claimed, _ask(first, "written", root), _CONTENDED)
+    check_claimed_once(claimed, _ask(first, "written", root), entries)
     return max(report["ended"] for report in reports) - min(begun)
 
 

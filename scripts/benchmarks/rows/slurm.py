@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import Bench
-from benchmarks.figures import BenchError, Figure, Skipped, Target, interleave, median_of, percentile, ratio, shown
+from benchmarks.figures import TARGETS, BenchError, Figure, Skipped, interleave, median_of, percentile, ratio, shown
 from benchmarks.pods import run_pod
 from dispatcher.config import CodeMode, Config, Method
 from dispatcher.hosts.types import Hosts, SlurmHost
@@ -32,11 +32,8 @@ from dispatcher.run_state.observer import Observer
 from dispatcher.workspace import Layout
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
-_ENTRIES = 200
 _POLL_S = 0.5
-_POLLS = 20
 _LIMIT_S = 120.0
-_ENDS = 40
 _ENDS_POLL_S = 2.0
 
 
@@ -65,27 +62,27 @@ class _OneByOne(SlurmScheduler):
 
 
 def _submissions(bench: Bench, bed: Any) -> Figure:
-    rounds = bench.pick(5, 2)
-    bench.say(f"{rounds} rounds of {_ENTRIES} submissions, as an array and one by one")
+    rounds, entries = bench.pick((5, 200), (2, 200), (1, 2))
+    bench.say(f"{rounds} rounds of {entries} submissions, as an array and one by one")
     arms = {
-        "array": lambda: [_submit(bed, SlurmScheduler)],
-        "single": lambda: [_submit(bed, _OneByOne)],
+        "array": lambda: [_submit(bed, SlurmScheduler, entries)],
+        "single": lambda: [_submit(bed, _OneByOne, entries)],
     }
     found = interleave(arms, rounds)
-    array, single = (_ENTRIES / median_of(found[name]) for name in ("array", "single"))
+    array, single = (entries / median_of(found[name]) for name in ("array", "single"))
     return Figure(
-        what=f"{_ENTRIES} submissions to SLURM, from their files to their ids",
+        what=f"{entries} submissions to SLURM, from their files to their ids",
         ours=f"{shown(array)}/s as an array",
         against=f"one sbatch each {shown(single)}/s",
         ratio=ratio(found["single"], found["array"]),
-        target=Target(10, at_least=True),
+        target=TARGETS["200 submissions to SLURM, from their files to their ids"],
         samples=found,
     )
 
 
-def _submit(bed: Any, kind: type[SlurmScheduler]) -> float:
-    with _outlet(bed, kind) as (outlet, config, _):
-        bundles = [_claim(outlet, config, f"j{number}") for number in range(_ENTRIES)]
+def _submit(bed: Any, kind: type[SlurmScheduler], entries: int) -> float:
+    with _outlet(bed, kind, entries) as (outlet, config, _):
+        bundles = [_claim(outlet, config, f"j{number}") for number in range(entries)]
         # Writes the attempts' files, which is the same for both, and begins the call.
         outlet.submit(bundles)
         begun = time.perf_counter()
@@ -96,44 +93,46 @@ def _submit(bed: Any, kind: type[SlurmScheduler]) -> float:
 
 
 def _calls(bench: Bench, bed: Any) -> Figure:
-    bench.say(f"{_POLLS} polls with {_ENTRIES} attempts in flight")
-    with _outlet(bed, _OneByOne) as (outlet, config, connection):
-        bundles = [_claim(outlet, config, f"j{number}") for number in range(_ENTRIES)]
+    polls, entries = bench.pick((20, 200), (20, 200), (2, 2))
+    bench.say(f"{polls} polls with {entries} attempts in flight")
+    with _outlet(bed, _OneByOne, entries) as (outlet, config, connection):
+        bundles = [_claim(outlet, config, f"j{number}") for number in range(entries)]
         outlet.submit(bundles)
         _wait_accepted(outlet, bundles)
         before, begun = connection.calls, time.monotonic()
-        while time.monotonic() - begun < _POLLS * _POLL_S:
+        while time.monotonic() - begun < polls * _POLL_S:
             _poll(outlet, bundles)
-        per_poll = (connection.calls - before) / _POLLS
+        per_poll = (connection.calls - before) / polls
     bed.run("scancel", "--user=root")
     return Figure(
-        what=f"remote calls for each poll, {_ENTRIES} submissions in flight",
+        what=f"remote calls for each poll, {entries} submissions in flight",
         ours=shown(per_poll),
-        target=Target(1.05, unit="calls"),
+        target=TARGETS["remote calls for each poll, 200 submissions in flight"],
         judged=per_poll,
-        samples={"calls": per_poll * _POLLS, "polls": _POLLS},
+        samples={"calls": per_poll * polls, "polls": polls},
     )
 
 
 def _ends(bench: Bench, bed: Any) -> Figure:
-    bench.say(f"{_ENDS} jobs that end one after the other, poll interval {_ENDS_POLL_S:g} s")
+    ends = bench.pick(40, 40, 2)
+    bench.say(f"{ends} jobs that end one after the other, poll interval {_ENDS_POLL_S:g} s")
     root = _new_root(bed)
     words = ["bash", "-c", "sleep 0.$((RANDOM % 900 + 100))"]
-    entries = [{"job_id": f"j{number}", "method": "m", "gpus": 0, "command": words} for number in range(_ENDS)]
+    entries = [{"job_id": f"j{number}", "method": "m", "gpus": 0, "command": words} for number in range(ends)]
     layout = Layout(root)
     layout.matrix_dir.mkdir()
     layout.default_matrix.write_text(json.dumps(entries))
     layout.config_file.write_text("hosts:\n  hpc:\n    type: slurm\n")
-    run_pod(root, "--outlet", f"hpc:{_ENDS}", "--poll-interval", str(_ENDS_POLL_S))
+    run_pod(root, "--outlet", f"hpc:{ends}", "--poll-interval", str(_ENDS_POLL_S))
     recorded = {line.job: line.at for line in journal.history(layout) if line.event == "done"}
-    if len(recorded) != _ENDS:
-        raise BenchError(f"{len(recorded)} of {_ENDS} jobs are done")
+    if len(recorded) != ends:
+        raise BenchError(f"{len(recorded)} of {ends} jobs are done")
     late = [_seconds(at) - _seconds(_ended_at(layout, str(job))) for job, at in recorded.items()]
     return Figure(
         what="from the end of a job to its record",
         ours=f"p50 {shown(percentile(late, 50))} s, p99 {shown(percentile(late, 99))} s",
         against=f"poll interval {_ENDS_POLL_S:g} s",
-        target=Target(_ENDS_POLL_S, unit="s"),
+        target=TARGETS["from the end of a job to its record"],
         judged=percentile(late, 50),
         samples={"late_s": late},
     )
@@ -148,7 +147,7 @@ def _seconds(text: str) -> float:
 
 
 @contextlib.contextmanager
-def _outlet(bed: Any, kind: type[SlurmScheduler]) -> Iterator[tuple[BatchOutlet, Config, Connection]]:
+def _outlet(bed: Any, kind: type[SlurmScheduler], entries: int) -> Iterator[tuple[BatchOutlet, Config, Connection]]:
     """An outlet whose jobs are held, so that nothing else takes time."""
     root = _new_root(bed)
     host = SlurmHost(name="hpc", cluster="hpc", sbatch_args=("--hold",))
@@ -161,7 +160,7 @@ def _outlet(bed: Any, kind: type[SlurmScheduler]) -> Iterator[tuple[BatchOutlet,
     context = PodContext(pod="bench", config=config, observer=observer, log=print, poll_interval_s=_POLL_S)
     scheduler = kind(host, hosts, config.layout, config.kill_grace_s)
     connection = Connection("hpc", LocalRoad("hpc"), Pace(calls_per_minute=10_000))
-    outlet = BatchOutlet(host, scheduler, connection, context, _ENTRIES)
+    outlet = BatchOutlet(host, scheduler, connection, context, entries)
     try:
         _wait(outlet, [], lambda: not outlet.capacity.is_full, "the host is reached")
         yield outlet, config, connection

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import training_sizes
-from benchmarks.bench import Bench
+from benchmarks.bench import Bench, Size
 from benchmarks.figures import BenchError, Figure, interleave, median_of, ratio, shown
 from benchmarks.jax_here import need_device
 from benchmarks.pods import DISPATCHER, environment
@@ -23,10 +23,11 @@ _TOLD = "first step done at "
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """`dispatcher job run` to its first step against a bare script, with compiled programs cached for both."""
-    rounds = bench.pick(11, 3)
+    rounds = bench.pick(11, 3, 1)
     device = need_device()
     place = bench.new_directory("start")
-    config = training_sizes.prepare(place, device.platform, steps=2)
+    is_smallest = bench.size is Size.SMALLEST
+    config = training_sizes.prepare(place, device.platform, steps=2, short=is_smallest)
     (place / "job.yaml").write_text(json.dumps({"job": "bench/start", **config}))
     (place / "config.json").write_text(json.dumps(config))
     numbers = iter(range(1_000_000))
@@ -35,8 +36,9 @@ def measure(bench: Bench) -> Iterator[Figure]:
         "script": lambda: [_seconds(place, [sys.executable, "-P", str(_BY_HAND), "config.json"])],
     }
     bench.say(f"{rounds} rounds on {device.name}; the first fills the cache of compiled programs")
-    for run in arms.values():
-        run()
+    if not is_smallest:
+        for run in arms.values():
+            run()
     found = interleave(arms, rounds)
     yield Figure(
         what=f"start of a job to its first step, on {device.name}",

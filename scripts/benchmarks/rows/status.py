@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.bench import Bench
-from benchmarks.figures import Figure, Target, interleave, median_of, milliseconds, ratio
+from benchmarks.figures import TARGETS, Figure, interleave, median_of, milliseconds, ratio
 from benchmarks.pods import DISPATCHER, environment
 from benchmarks.workspaces import job_ids, make_workspace, queue_all
 from dispatcher.run_state.change import Change
@@ -19,35 +19,33 @@ from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
-_ENTRIES = 1_200
-
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """`dispatcher status` on 1,200 entries against `python -c "import click"`."""
-    rounds = bench.pick(25, 7)
-    layout = make_workspace(bench.new_directory("status"), _ENTRIES)
-    queue_all(layout, _ENTRIES)
-    _finish_some(layout)
+    rounds, entries = bench.pick((25, 1_200), (7, 1_200), (1, 20))
+    layout = make_workspace(bench.new_directory("status"), entries)
+    queue_all(layout, entries)
+    _finish_some(layout, entries // 2)
     bench.say(f"{rounds} rounds")
     arms = {"status": [DISPATCHER, "status"], "click": [sys.executable, "-c", "import click"]}
     for argv in arms.values():
         _run(argv, layout.root)
     found = interleave({name: lambda argv=argv: [_run(argv, layout.root)] for name, argv in arms.items()}, rounds)
     yield Figure(
-        what=f"dispatcher status, {_ENTRIES:,} entries",
+        what=f"dispatcher status, {entries:,} entries",
         ours=milliseconds(median_of(found["status"])),
         against=f"import click {milliseconds(median_of(found['click']))}",
         ratio=ratio(found["status"], found["click"]),
-        target=Target(3.0),
+        target=TARGETS["dispatcher status, 1,200 entries"],
         samples=found,
     )
 
 
-def _finish_some(layout: Layout) -> None:
+def _finish_some(layout: Layout, count: int) -> None:
     """Half done, some failed: what a lab looks at."""
     store = Store(layout, by="bench")
     with store.transaction() as tx:
-        for number, job in enumerate(job_ids(_ENTRIES // 2)):
+        for number, job in enumerate(job_ids(count)):
             tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, pod="bench", started_at=tx.at, attempt=1))
             if number % 10:
                 tx.change(job, Event.DONE, Change(state=State.DONE, exit_code=0, finished_at=tx.at))

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import training_sizes
-from benchmarks.bench import Bench
-from benchmarks.figures import BenchError, Figure, Rounds, Spread, Target, median_of, milliseconds, shown
+from benchmarks.bench import Bench, Size
+from benchmarks.figures import TARGETS, BenchError, Figure, Rounds, Spread, median_of, milliseconds, shown
 from benchmarks.jax_here import need_device
 from benchmarks.workers import ask_once
 
 # Long enough for the trainer to log twice, at its default, in each turn.
-_STEPS, _TURNS = 20, 10
+_STEPS = 20
 
 
 @dataclass(frozen=True)
@@ -24,44 +24,43 @@ class _Arm:
     """A training whose steps are measured; `block` of them are one call of the trainer's compiled function."""
 
     what: str
-    target: float
     block: int = 1
     short: bool = False
 
 
-_ARMS = (_Arm("a step of Trainer", 1.02), _Arm(f"a short step, {_STEPS} a call", 1.1, _STEPS, short=True))
+_ARMS = (_Arm("a step of Trainer"), _Arm(f"a short step, {_STEPS} a call", _STEPS, short=True))
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """A step of Trainer against a bare jitted loop of the same model."""
-    rounds = bench.pick(9, 1)
+    rounds, turns = bench.pick((9, 10), (1, 10), (1, 1))
     device = need_device()
     for arm in _ARMS:
-        bench.say(f"{arm.what}: {rounds} rounds of {_TURNS * _STEPS} steps each on {device.name}")
+        bench.say(f"{arm.what}: {rounds} rounds of {turns * _STEPS} steps each on {device.name}")
         directory = str(bench.new_directory("short" if arm.short else "step"))
-        found = ask_once(_in_turns, directory, device.platform, arm, number=rounds)
+        is_short = arm.short or bench.size is Size.SMALLEST
+        found = ask_once(_in_turns, directory, device.platform, arm.block, is_short, turns, number=rounds)
         yield Figure(
             what=f"{arm.what}, {shown(found['parameters'] / 1e6)} M parameters, on {device.name}",
             ours=milliseconds(median_of(found["trainer"])),
             against=f"bare jitted loop {milliseconds(median_of(found['loop']))}",
             ratio=_ratio(found["trainer"], found["loop"]),
-            target=Target(arm.target),
+            target=TARGETS[arm.what],
             note=f"both end at a loss of {shown(found['loss'])}",
             samples=found,
         )
 
 
-def _in_turns(directory: str, platform: str, arm: _Arm) -> Callable[[int], dict[str, Any]]:
-    """Both in one process, in turns: seconds per step of each turn, by rounds."""
+def _in_turns(directory: str, platform: str, block: int, is_short: bool, turns: int) -> Callable[[int], dict[str, Any]]:
+    """Both in one process, in turns: seconds per step of each turn, by rounds of so many turns."""
     from benchmarks.by_hand import Loop
     from benchmarks.trainings import InTurns, made
 
     def run(rounds: int) -> dict[str, Any]:
         # The first turn compiles. Beyond the last one the trainer makes one block.
-        turns = 1 + rounds * _TURNS
-        training = {"steps_per_call": arm.block, "log_every": _STEPS if arm.block > 1 else 10}
-        steps = turns * _STEPS + arm.block
-        config = training_sizes.prepare(Path(directory), platform, steps, short=arm.short, **training)
+        training = {"steps_per_call": block, "log_every": _STEPS if block > 1 else 10}
+        steps = (1 + rounds * turns) * _STEPS + block
+        config = training_sizes.prepare(Path(directory), platform, steps, short=is_short, **training)
         trainer, loop = made(InTurns, directory, "step", config), Loop(config)
         seconds: dict[str, list[float]] = {"trainer": [], "loop": []}
         begun = time.perf_counter()
@@ -76,10 +75,10 @@ def _in_turns(directory: str, platform: str, arm: _Arm) -> Callable[[int], dict[
 
         trainer.every, trainer.turn = _STEPS, turn
         trainer()
-        _check_same(loop.run(arm.block), trainer.measured["loss"])
+        _check_same(loop.run(block), trainer.measured["loss"])
         return {
-            "trainer": _by_rounds(seconds["trainer"][1:]),
-            "loop": _by_rounds(seconds["loop"][1:]),
+            "trainer": _by_rounds(seconds["trainer"][1:], turns),
+            "loop": _by_rounds(seconds["loop"][1:], turns),
             "parameters": sum(array.size for array in trainer.live_state.params.values()),
             "loss": trainer.measured["loss"],
         }
@@ -97,8 +96,8 @@ def _ratio(trainer: Rounds, loop: Rounds) -> Spread:
     )
 
 
-def _by_rounds(samples: list[float]) -> Rounds:
-    return [samples[start : start + _TURNS] for start in range(0, len(samples), _TURNS)]
+def _by_rounds(samples: list[float], turns: int) -> Rounds:
+    return [samples[start : start + turns] for start in range(0, len(samples), turns)]
 
 
 def _check_same(by_hand: float, ours: float) -> None:

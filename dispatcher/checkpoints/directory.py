@@ -143,9 +143,14 @@ class DirectoryStorage:
         with contextlib.suppress(DamagedCheckpointError):
             guard(decode(present, str(target / MANIFEST)))
         old = target.with_name(f"{target.name}{OLD}{uuid.uuid4().hex[:8]}")
-        os.rename(target, old)
-        # Another process may have replaced it between the check and the rename: then put it back.
-        if _content(old / MANIFEST) != present:
+        try:
+            os.rename(target, old)
+        except FileNotFoundError:
+            # It was superfluous, and `dispatcher clean` has just removed it.
+            return False
+        # Another process may have replaced it between the check and the rename: then put it back. Without a manifest it
+        # is being removed by another process.
+        if _content(old / MANIFEST) not in (present, None):
             os.rename(old, target)
             return False
         os.rename(staged, target)
@@ -153,7 +158,17 @@ class DirectoryStorage:
 
     def _clear(self, target: Path) -> None:
         """Remove the rest of a checkpoint whose removal was interrupted; anything else is an error."""
-        if not target.is_dir() or not (target / TREE).exists():
+        try:
+            names = os.listdir(target)
+        except FileNotFoundError:
+            # The removal has just ended.
+            return
+        except NotADirectoryError:
+            names = [target.name]
+        # A removal in progress ends with TREE, and leaves a directory that a rename replaces.
+        if not names:
+            return
+        if TREE not in names:
             raise CheckpointError(f"{target}: exists and is not a checkpoint; move it away or choose another name")
         self._discard(target)
 
@@ -185,7 +200,7 @@ class DirectoryStorage:
             # No space even for the directory to which it would be moved.
             discarded = path
             for entry in list(path.iterdir()):
-                # The last one: by it the rest is known for what it is.
+                # TREE goes last: by it the rest is known for what it is.
                 if entry.name != TREE:
                     remove_tree(entry) if entry.is_dir() else entry.unlink(missing_ok=True)
         remove_tree(discarded)
@@ -204,7 +219,7 @@ class DirectoryStorage:
             if data is not None:
                 yield prefix, data
             return
-        if prefix and TREE in entries:
+        if prefix and (TREE in entries or not entries):
             yield prefix, None
             return
         for name in sorted(entries):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import random
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +26,11 @@ from dispatcher import Workspace
 from dispatcher.checkpoints import reported
 from dispatcher.checkpoints.directory import DirectoryStorage
 from dispatcher.checkpoints.fence import Run
-from dispatcher.checkpoints.manifest import MANIFEST, decode, encode
+from dispatcher.checkpoints.manifest import MANIFEST, Manifest, decode, encode
 from dispatcher.checkpoints.reported import Reported
 from dispatcher.checkpoints.retention import Retention
 from dispatcher.checkpoints.series import Series
+from dispatcher.checkpoints.storage import LATEST, OLD, SCRATCH, TREE
 from dispatcher.run_state.states import State
 
 # Saves these steps with these losses, as a job whose processes were killed before their retention.
@@ -113,14 +117,27 @@ def as_fields(manifest: Any) -> dict[str, Any]:
     return {name: getattr(manifest, name) for name in manifest.__struct_fields__}
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    """Checkpoints that a process saved by hand: five, of which three go by a retention of one."""
-    script = tmp_path / "save.py"
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoints that a process saved by hand: five, of which three go by a retention of one. They are copied."""
+    script = tmp_path_factory.mktemp("source") / "save.py"
     script.write_text(SAVES)
-    place = tmp_path / "saved"
+    place = script.with_name("saved")
     words = json.dumps({"place": str(place), "saves": [[10, 1], [20, 2], [30, 3], [40, 4]]})
     subprocess.run([sys.executable, str(script), words], check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+    return place
+
+
+def small_source(place: Path) -> Path:
+    """A checkpoint with as few files as possible."""
+    storage = DirectoryStorage(place)
+    staged = storage.staging()
+    (staged / TREE).write_text("{}")
+    order = {"step": 1, "term": 1, "attempt": 1, "sequence": 1}
+    about = {"run": "r", "job": "a", "created": "", "parent": None, "resumable": True, "metrics": {}, "processes": 1}
+    storage.publish(staged, "step-00000001", Manifest(**order, **about, files=()), lambda _: None)
+    storage.close()
+    (place / LATEST).touch()
     return place
 
 
@@ -282,38 +299,127 @@ def test_a_cleaner_killed_at_any_moment(fleet: Fleet, source: Path) -> None:
     assert sorted(os.listdir(place)) == ["best", last]
 
 
+class Saver:
+    """Saves again what `template` has, in the attempt that saved it."""
+
+    def __init__(self, place: Path, template: str) -> None:
+        self._template = place / template
+        self._draft = as_fields(decode((self._template / MANIFEST).read_bytes(), "")) | {"files": ()}
+        self.storage = DirectoryStorage(place)
+
+    def save(self, name: str, number: int, guard: Any = lambda _: None) -> None:
+        staged = self.storage.staging()
+        shutil.copytree(self._template, staged, dirs_exist_ok=True)
+        (staged / MANIFEST).unlink()
+        self.storage.publish(staged, name, Manifest(**self._draft | {"sequence": 1000 + number}), guard)
+
+
 def test_two_cleaners_and_a_job_that_saves_again(fleet: Fleet, source: Path) -> None:
     """Both have looked at the job before it was queued again; it saves steps that they are about to remove."""
     over(fleet, "a")
     place = plant(fleet, "a", source, steps=80)
     plans = [Workspace(fleet.root).clean(what=["checkpoints"]) for _ in range(2)]
     assert all(len(plan.checkpoints) == 83 for plan in plans)
-    template = place / "s080"
-    manifest = decode((template / MANIFEST).read_bytes(), "")
-    storage = DirectoryStorage(place)
+    saver = Saver(place, "s080")
     removed: list[Any] = []
-
-    def clean(plan: Any) -> None:
-        removed.append(plan.remove())
-
-    threads = [threading.Thread(target=clean, args=[plan]) for plan in plans]
+    threads = [threading.Thread(target=lambda plan=plan: removed.append(plan.remove())) for plan in plans]
     for thread in threads:
         thread.start()
     for number in range(60):
         # From the last backwards, while they remove from the first on.
         name = f"s{79 - number:03d}"
-        staged = storage.staging()
-        shutil.copytree(template, staged, dirs_exist_ok=True)
-        (staged / MANIFEST).unlink()
-        draft = type(manifest)(**{**as_fields(manifest), "attempt": 2, "sequence": 1000 + number, "files": ()})
-        storage.publish(staged, name, draft, lambda _: None)
-        found = dict(storage.manifests())
-        assert name in found, "what was committed stays"
+        saver.save(name, number)
+        assert name in dict(saver.storage.manifests()), "what was committed stays"
     for thread in threads:
         thread.join()
-    storage.close()
+    saver.storage.close()
     assert all(each.failed == [] for each in removed), removed
     assert {f"s{79 - number:03d}" for number in range(60)} <= set(names(fleet, "a"))
+
+
+class Stepwise:
+    """A function in a thread, which stops before each of its calls of `os` in `files` after it has called `begin`."""
+
+    def __init__(self, function: Callable[[Callable[..., None]], None], *files: str) -> None:
+        self._files = files
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._ended = False
+        self._errors: list[Exception] = []
+        threading.Thread(target=self._run, args=[function], daemon=True).start()
+        self._stopped.acquire()
+
+    def steps(self, most: int) -> int:
+        """Make so many of its calls; fewer when it ends before."""
+        for made in range(most):
+            if self._ended:
+                return made
+            self._go.release()
+            self._stopped.acquire()
+        return most
+
+    def end(self) -> None:
+        self.steps(1000)
+        assert self._ended
+        assert not self._errors, self._errors
+
+    def _begin(self, *_: Any) -> None:
+        def profile(frame: Any, event: str, called: Any) -> None:
+            if event != "c_call" or called.__module__ != "posix" or not frame.f_code.co_filename.endswith(self._files):
+                return
+            # What it looks at again every second is the whole series.
+            if "_still" not in (each.f_code.co_name for each, _ in traceback.walk_stack(frame)):
+                self._stopped.release()
+                self._go.acquire()
+
+        sys.setprofile(profile)
+
+    def _run(self, function: Callable[[Callable[..., None]], None]) -> None:
+        try:
+            function(self._begin)
+        except Exception as error:  # noqa: BLE001  # the test shows it
+            self._errors.append(error)
+        finally:
+            sys.setprofile(None)
+            self._ended = True
+            self._stopped.release()
+
+
+def test_a_removal_and_a_save_of_the_same_name_stopped_before_each_of_their_calls(fleet: Fleet, tmp_path: Path) -> None:
+    over(fleet, "a")
+    place = plant(fleet, "a", small_source(tmp_path / "small"), steps=400)
+    plan = Workspace(fleet.root).clean(what=["checkpoints"])
+    superfluous = iter(plan.checkpoints)
+    saver = Saver(place, "s400")
+
+    def begun() -> tuple[str, Stepwise, Stepwise]:
+        one = next(superfluous)
+
+        def clean(begin: Callable[..., None]) -> None:
+            begin()
+            plan.checkpoints = [one]
+            assert plan.remove().failed == []
+
+        cleaner = Stepwise(clean, "cleaning/checkpoints.py", "cleaning/tree.py")
+        saving = Stepwise(lambda begin: saver.save(one.name, 1, begin), "checkpoints/directory.py", "base/files.py")
+        return one.name, cleaner, saving
+
+    for removal in itertools.count():
+        for save in itertools.count():
+            name, cleaner, saving = begun()
+            removed, saved = cleaner.steps(removal), saving.steps(save)
+            cleaner.end()
+            saving.end()
+            manifest = decode(saver.storage.manifest(name) or b"", f"{name} ({removal}, {save})")
+            assert manifest.sequence == 1001
+            assert saver.storage.is_complete(name, manifest)
+            if saved < save:
+                break
+        if removed < removal:
+            break
+    assert removal > 10
+    assert save > 5
+    saver.storage.close()
+    assert sorted(path.name for path in place.iterdir() if OLD in path.name or path.name == SCRATCH) == []
 
 
 def test_a_job_that_was_queued_again_keeps_its_checkpoints(fleet: Fleet, source: Path) -> None:
@@ -332,21 +438,19 @@ def test_a_job_that_was_queued_again_keeps_its_checkpoints(fleet: Fleet, source:
 
 @pytest.mark.demo
 def test_a_training_goes_on_bit_for_bit_after_it(fleet: Fleet, jax_cache: Path) -> None:
-    from tiny_runs import arrays_of_checkpoints, assert_same_bits, tiny_entry
+    from interrupted_training import FILE, waiting
+    from tiny_runs import COMPILED_FAST, Attempt, arrays_of_checkpoints, assert_same_bits, environment, tiny_entry
     from tiny_training import made
 
-    words = {"steps": 120, "save_every": 5, "keep": 8, "eval_every": 20}
-    caches = {
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(jax_cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    words = {"save_every": 4, "keep": 8, "eval_every": 20}
+    cancelled = fleet.root / "cancelled"
+    entry = tiny_entry(FILE, job="tests/interrupted", **words)
     fleet.write_config("methods: {m: {backoff: 0.01s}}\nkill_grace: 20s\n")
-    fleet.write_manifest([{"job_id": "a", "method": "m", **tiny_entry(**words), "env": caches}])
-    pod = fleet.start("pod", "--slots", "1")
-    wait_until((fleet.root / PLACE / "a" / "step-00000060").exists, "step 60", 120)
+    fleet.write_manifest([{"job_id": "a", "method": "m", **entry, "env": waiting(37, cancelled)}])
+    pod = fleet.start("pod", "--slots", "1", **environment(jax_cache, **COMPILED_FAST))
+    wait_until((fleet.root / PLACE / "a" / "step-00000036").exists, "step 36", 120)
     fleet.run("cancel", "a")
+    cancelled.touch()
     fleet.wait_for("a", "abandoned")
     pod.stop()
     before = [name for name in names(fleet, "a") if name.startswith("step-")]
@@ -358,11 +462,11 @@ def test_a_training_goes_on_bit_for_bit_after_it(fleet: Fleet, jax_cache: Path) 
     fleet.run("clean", "--checkpoints", "--keep", "1", "--periodic", "--yes")
     assert [name for name in names(fleet, "a") if name.startswith("step-")] == before[-1:]
     fleet.run("requeue", "a")
-    fleet.run_all("--slots", "1")
+    fleet.run_all("--slots", "1", **environment(jax_cache, **COMPILED_FAST))
     assert fleet.record("a").state == "done"
     assert "resuming from step" in fleet.output("a", 2)
-    undisturbed = made(fleet.root / "undisturbed", "a", **words)
-    undisturbed()
+    assert Attempt(fleet.root / "undisturbed", jax_cache, 1, tiny_entry(**words)).end() == 0
     here = made(fleet.root / "runs", "a", **words)
+    undisturbed = made(fleet.root / "undisturbed" / "runs", **words)
     for one, other in zip(arrays_of_checkpoints(here), arrays_of_checkpoints(undisturbed), strict=True):
         assert_same_bits(one, other)

@@ -30,7 +30,8 @@ before Orbax reads. A damaged checkpoint is reported and moved to `damaged/`, an
 of a newer format is an error. The target determines the placement of arrays: any number of devices can restore what any
 other number saved.
 
-Removing a checkpoint begins with its manifest, so it ends atomically as well.
+Removing a checkpoint begins with its manifest, so it ends atomically as well, and its tree.json goes last: by it a save
+of the same name recognizes the rest, and removes it.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fleet import wait_until
+from interrupted_training import FILE, signalled, waiting
 from tiny_runs import (
     Attempt,
     arrays_of_checkpoints,
@@ -97,7 +99,8 @@ publish = DirectoryStorage.publish
 def slowly(self, staged, name, draft, guard):
     if name == os.environ.get("SLOW_COMMIT"):
         reached("commit")
-        time.sleep(2)
+        while not (HERE / "told").exists():
+            time.sleep(0.01)
     return publish(self, staged, name, draft, guard)
 
 DirectoryStorage.publish = slowly
@@ -134,26 +137,39 @@ def moments(tmp_path: Path, jax_cache: Path) -> Moments:
     return Moments(tmp_path / "workspace", jax_cache)
 
 
-def same_as_undisturbed(root: Path, last: Attempt, cache: Path, **training: Any) -> None:
-    """The checkpoints and the metrics of `last` are those of an uninterrupted training."""
-    undisturbed = Attempt(root / "undisturbed", cache, 1, tiny_entry(**training))
-    assert undisturbed.end() == 0
-    expected, found = (
-        arrays_of_checkpoints(made(place / "runs", **training)) for place in (root / "undisturbed", root)
-    )
-    for one, other in zip(expected, found, strict=True):
+WORDS = {"steps": 40, "save_every": 20, "eval_every": 20}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, jax_cache: Path) -> tuple[Any, Any]:
+    """The arrays of the checkpoints and the metrics of an uninterrupted training."""
+    root = tmp_path_factory.mktemp("undisturbed")
+    attempt = Attempt(root, jax_cache, 1, tiny_entry(**WORDS))
+    assert attempt.end() == 0
+    return outcome(root, attempt)
+
+
+def outcome(root: Path, last: Attempt) -> tuple[Any, Any]:
+    return arrays_of_checkpoints(made(root / "runs", **WORDS)), metric_lines(last.metrics)
+
+
+def assert_same_outcome(found: tuple[Any, Any], expected: tuple[Any, Any]) -> None:
+    for one, other in zip(expected[0], found[0], strict=True):
         assert_same_bits(one, other)
-    assert metric_lines(last.metrics) == metric_lines(undisturbed.metrics)
+    assert found[1] == expected[1]
 
 
 @pytest.mark.parametrize(
-    ("job", "moment", "env"), [("made-slowly", "import", {"AT_IMPORT": "1"}), ("made-slowly", "make", {})]
+    ("moment", "number"),
+    [
+        ("import", signal.SIGTERM),
+        ("make", signal.SIGUSR1),
+        pytest.param("import", signal.SIGUSR1, marks=pytest.mark.long),
+        pytest.param("make", signal.SIGTERM, marks=pytest.mark.long),
+    ],
 )
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_before_there_is_something_to_save_it_leaves_at_once(
-    moments: Moments, job: str, moment: str, env: dict[str, str], number: int
-) -> None:
-    attempt = moments.start(job, env=env)
+def test_before_there_is_something_to_save_it_leaves_at_once(moments: Moments, moment: str, number: int) -> None:
+    attempt = moments.start("made-slowly", env={"AT_IMPORT": "1"} if moment == "import" else {})
     moments.reached(attempt, moment)
     began_s = time.monotonic()
     attempt.send(number)
@@ -186,9 +202,8 @@ def test_a_search_for_the_batch_size_ends_with_its_probe(moments: Moments, whole
     attempt.end()
 
 
-def test_an_evaluation_is_cut_off_and_done_by_the_next_attempt(moments: Moments, jax_cache: Path) -> None:
-    words = {"steps": 40, "eval_every": 20, "batch_size": 4}
-    first = moments.start("evaluated-slowly", **words)
+def test_an_evaluation_is_cut_off_and_done_by_the_next_attempt(moments: Moments, undisturbed: Any) -> None:
+    first = moments.start("evaluated-slowly", **WORDS)
     moments.reached(first, "evaluation")
     first.send(signal.SIGTERM)
     assert first.end() == 75
@@ -196,17 +211,16 @@ def test_an_evaluation_is_cut_off_and_done_by_the_next_attempt(moments: Moments,
     assert first.last_step() == 19
     assert moments.names() == ["step-00000020"]
 
-    second = moments.start("evaluated-slowly", 2, **words)
+    second = moments.start("tiny", 2, **WORDS)
     assert second.end() == 0
     assert "resuming from step 20 of 40" in second.said
-    same_as_undisturbed(moments.root, second, jax_cache, **words)
+    assert_same_outcome(outcome(moments.root, second), undisturbed)
 
 
 @pytest.mark.slow
 def test_an_evaluation_of_two_processes_is_cut_off_when_one_is_told(moments: Moments) -> None:
-    words = {"steps": 40, "eval_every": 20, "batch_size": 4, "per_device_batch_size": 2}
     address = f"127.0.0.1:{free_port()}"
-    pair = [moments.start("evaluated-slowly", env=one_of_two(address, number), **words) for number in range(2)]
+    pair = [moments.start("evaluated-slowly", env=one_of_two(address, number), **WORDS) for number in range(2)]
     moments.reached(pair[0], "evaluation")
     pair[1].send(signal.SIGTERM)
     try:
@@ -218,52 +232,55 @@ def test_an_evaluation_of_two_processes_is_cut_off_when_one_is_told(moments: Mom
     assert moments.names() == ["step-00000020"]
 
 
-def test_a_signal_during_a_save_loses_neither_it_nor_the_steps_since(moments: Moments, jax_cache: Path) -> None:
-    words = {"steps": 4000, "save_every": 10, "eval_every": None, "keep": 1000, "log_every": 10}
+def test_a_signal_during_a_save_loses_neither_it_nor_the_steps_since(moments: Moments) -> None:
+    words = {"save_every": 10, "eval_every": None, "keep": 1000, "log_every": 10}
     attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "step-00000020"}, **words)
     moments.reached(attempt, "commit")
     attempt.send(signal.SIGTERM)
+    (moments.root / "told").touch()
     assert attempt.end() == 75
     names = moments.names()
     assert names[:2] == ["step-00000010", "step-00000020"]
-    assert f"preempted at step {int(names[-1][-8:])} of 4000, saved" in attempt.said
+    assert f"preempted at step {int(names[-1][-8:])} of 40, saved" in attempt.said
 
 
 def test_a_signal_after_the_last_step_does_not_cost_its_checkpoint(moments: Moments) -> None:
-    attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "best"}, steps=5, eval_every=None)
+    attempt = moments.start("committed-slowly", env={"SLOW_COMMIT": "best"}, eval_every=None)
     moments.reached(attempt, "commit")
     # Its last step is done and evaluated, and no row is there yet.
     assert not (moments.root / "row").exists()
     attempt.send(signal.SIGTERM)
+    (moments.root / "told").touch()
     assert attempt.end() == 0
-    assert moments.names() == ["best", "step-00000005"]
-    assert json.loads((attempt.directory / contract.RESULT_FILE).read_text())["steps"] == 5
+    assert moments.names() == ["best", "step-00000040"]
+    assert json.loads((attempt.directory / contract.RESULT_FILE).read_text())["steps"] == 40
 
 
 def test_a_superseded_attempt_stops_and_commits_nothing(tmp_path: Path, jax_cache: Path) -> None:
-    words = {"steps": 4000, "save_every": 20, "eval_every": None, "log_every": 5}
-    entry = tiny_entry(**words)
-    old = Attempt(tmp_path, jax_cache, 1, entry)
-    old.wait_for(lambda: old.last_step() >= 45, "step 45")
+    entry = tiny_entry(FILE, job="tests/interrupted", save_every=10, eval_every=None)
+    go_on = tmp_path / "go on"
+    old = Attempt(tmp_path, jax_cache, 1, entry, **waiting(25, go_on))
+    old.wait_for(lambda: old.last_step() >= 23, "step 23")
     (old.directory / contract.SUPERSEDED_FILE).touch()
-    last = old.last_step()
+    go_on.touch()
     assert old.end() == 1
     assert f"attempt 1 of tiny was superseded ({old.directory}/superseded exists)" in old.said
     assert "Nothing was committed; this attempt must stop" in old.said
     assert "Traceback" not in old.said
     assert not (old.directory / contract.RESULT_FILE).exists()
     saved = sorted(tmp_path.glob("runs/checkpoints/*/*/tiny/step-*/manifest.json"))
-    assert int(saved[-1].parent.name[-8:]) <= last + 40
+    assert saved[-1].parent.name <= "step-00000020"
 
 
 @pytest.mark.slow
-def test_an_attempt_that_was_cut_off_finds_that_it_has_been_replaced(tmp_path: Path, jax_cache: Path) -> None:
+def test_an_attempt_that_was_cut_off_finds_that_it_has_been_replaced(
+    tmp_path: Path, jax_cache: Path, undisturbed: Any
+) -> None:
     """Its host sees no sign in its directory; the checkpoints say it."""
-    words = {"steps": 300, "save_every": 20, "eval_every": 100}
-    old = Attempt(tmp_path, jax_cache, 1, tiny_entry(**words))
-    old.wait_for(lambda: old.last_step() >= 50, "step 50")
-    old.send(signal.SIGSTOP)
-    new = Attempt(tmp_path, jax_cache, 2, tiny_entry(**words))
+    entry = tiny_entry(FILE, job="tests/interrupted", **WORDS)
+    old = Attempt(tmp_path, jax_cache, 1, entry, **signalled(30, signal.SIGSTOP))
+    old.wait_for(lambda: psutil.Process(old.process.pid).status() == psutil.STATUS_STOPPED, "step 30")
+    new = Attempt(tmp_path, jax_cache, 2, entry)
     assert new.end() == 0
     checkpoints = tmp_path / "runs/checkpoints/default/default/tiny"
     row = tmp_path / "runs/results/default/default/tiny/result.json"
@@ -279,4 +296,4 @@ def test_an_attempt_that_was_cut_off_finds_that_it_has_been_replaced(tmp_path: P
     # It may have been stopped between its look at the fence and the commit: what comes so late is old.
     assert kept().items() >= before.items()
     wait_until(lambda: not (checkpoints / "ckpt.tmp").exists(), "what it had begun is tidied up")
-    same_as_undisturbed(tmp_path, new, jax_cache, **words)
+    assert_same_outcome(outcome(tmp_path, new), undisturbed)

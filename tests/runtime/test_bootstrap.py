@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 from fleet import wait_until
+from interrupted_training import FILE, waiting
 from tiny_runs import (
+    COMPILED_FAST,
     TESTS,
     Attempt,
     arrays_of_checkpoints,
@@ -30,6 +32,7 @@ from dispatcher import contract
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.bootstrap import check_devices, places
 from dispatcher.runtime.execution import Cluster, Hardware
+from dispatcher.runtime.launching import entry_job
 from dispatcher.runtime.run_record import RunRecord
 from dispatcher.templates.render import render_bootstrap
 
@@ -49,6 +52,7 @@ class Project:
         tree = self.base / "extracted" / str(self._copies)
         (tree / "jobs" / "deeper").mkdir(parents=True)
         shutil.copy(TESTS / "tiny_training.py", tree / "jobs" / "tiny.py")
+        (tree / "jobs" / "interrupted.py").write_text(FILE.read_text().replace("tiny_training", "jobs.tiny"))
         return tree
 
     def start(
@@ -75,7 +79,7 @@ class Started(Attempt):
             contract.ATTEMPT: str(number),
             contract.ATTEMPT_DIR: str(self.directory),
         }
-        known = environment(cache, **{**identity, **env})
+        known = environment(cache, **{**COMPILED_FAST, **identity, **env})
         # The environment of the host has the package, and nothing of the tests.
         known.pop("PYTHONPATH")
         self.log = self.directory / f"output.{env.get('DISPATCHER_PROCESS_ID', '0')}.log"
@@ -98,24 +102,26 @@ def project(tmp_path: Path, jax_cache: Path) -> Project:
 
 @pytest.mark.demo
 def test_it_runs_in_a_copy_of_the_project_with_nothing_else(project: Project) -> None:
-    attempt = project.start(steps=3, env={contract.CODE_COMMIT: "c0ffee", contract.CODE_DIGEST: "d1"})
+    attempt = project.start(env={contract.CODE_COMMIT: "c0ffee", contract.CODE_DIGEST: "d1"})
     assert attempt.end() == 0
     run = attempt.run
     assert (run["status"], run["error"], run["devices"], run["processes"]) == ("completed", None, 1, 1)
     assert (run["platform"], run["chip"], run["commit"], run["digest"]) == ("cpu", "cpu", "c0ffee", "d1")
     assert len(run["run_id"]) == 32
     assert run["started_at"] <= run["heartbeat_at"]
-    assert json.loads((attempt.directory / contract.RESULT_FILE).read_text())["steps"] == 3
+    assert json.loads((attempt.directory / contract.RESULT_FILE).read_text())["steps"] == 40
     assert (project.root / "runs/checkpoints/default/default/tiny/latest").exists()
     assert sorted(path.name for path in attempt.tree.iterdir()) == ["jobs"], "nothing is written beside the code"
 
 
 def preempt(project: Project, number: int, **words: Any) -> Started:
     """An attempt that was preempted by this signal in the middle of its training."""
-    attempt = project.start(**words)
+    told = project.base / "told"
+    attempt = project.start(job="tests/interrupted", env=waiting(22, told), **words)
     attempt.wait_for(lambda: attempt.last_step() >= 20, "step 20")
     assert attempt.run["status"] == "running"
     attempt.send(number)
+    told.touch()
     assert attempt.end() == 75
     assert attempt.run["status"] == "preempted"
     return attempt
@@ -123,7 +129,7 @@ def preempt(project: Project, number: int, **words: Any) -> Started:
 
 @pytest.mark.demo
 def test_an_interrupt_is_a_preemption_too(project: Project) -> None:
-    attempt = preempt(project, signal.SIGINT, steps=4000, eval_every=None)
+    attempt = preempt(project, signal.SIGINT)
     assert "saved" in attempt.said
     assert (project.root / "runs/checkpoints/default/default/tiny/latest").exists()
 
@@ -131,7 +137,7 @@ def test_an_interrupt_is_a_preemption_too(project: Project) -> None:
 @pytest.mark.demo
 @pytest.mark.slow
 def test_the_resume_of_a_preempted_run_is_exact(project: Project, jax_cache: Path) -> None:
-    words = {"steps": 300, "save_every": 100}
+    words = {"save_every": 20, "eval_every": 20}
     first = preempt(project, signal.SIGTERM, **words)
     shutil.rmtree(first.tree)
 
@@ -186,20 +192,18 @@ def test_the_environment_sets_the_batch_size_and_the_directories(project: Projec
 
 @pytest.mark.demo
 @pytest.mark.parametrize("value", ["0", "many", "-2", "1.5"])
-def test_a_batch_size_that_is_none_is_an_error(project: Project, value: str) -> None:
-    attempt = project.start(env={contract.BATCH_SIZE: value})
-    assert attempt.end() == 1
-    assert f"DISPATCHER_BATCH_SIZE = '{value}': expected the rows of one device" in attempt.said
+def test_a_batch_size_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str) -> None:
+    monkeypatch.setenv(contract.BATCH_SIZE, value)
+    entry = {"job_id": "tiny", "job": "tests/tiny", "config": config()}
+    with pytest.raises(ConfigError, match=f"DISPATCHER_BATCH_SIZE = '{value}': expected the rows of one device"):
+        entry_job(entry, tmp_path, {"root": tmp_path}, where="entry.json")
 
 
 @pytest.mark.demo
 @pytest.mark.slow
 def test_of_two_processes_the_first_keeps_the_record(project: Project) -> None:
     address = f"127.0.0.1:{free_port()}"
-    pair = [
-        project.start(steps=2, eval_every=None, per_device_batch_size=2, env=one_of_two(address, number))
-        for number in range(2)
-    ]
+    pair = [project.start(save_every=20, eval_every=20, env=one_of_two(address, number)) for number in range(2)]
     try:
         assert [attempt.end() for attempt in pair] == [0, 0]
     finally:
@@ -209,9 +213,10 @@ def test_of_two_processes_the_first_keeps_the_record(project: Project) -> None:
     assert pair[0].run["pid"] == pair[0].process.pid
 
 
-def bare(script: Path, cwd: Path, path: str = "") -> subprocess.CompletedProcess[str]:
+def bare(script: Path, cwd: Path, cache: Path, path: str = "") -> subprocess.CompletedProcess[str]:
     """The script run by a Python whose environment has only what `path` has."""
-    known = {"PATH": os.environ["PATH"], "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
+    known = {name: value for name, value in environment(cache).items() if name == "PATH" or name.startswith("JAX_")}
+    known["PYTHONPATH"] = path
     command = [sys.executable, "-S", str(script)]
     return subprocess.run(command, env=known, cwd=cwd, capture_output=True, text=True, check=False)
 
@@ -220,13 +225,13 @@ def bare(script: Path, cwd: Path, path: str = "") -> subprocess.CompletedProcess
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "attempt" / contract.BOOTSTRAP_FILE
     path.parent.mkdir()
-    entry = {"job_id": "tiny", "job": "tests/tiny", "config": config(steps=1)}
+    entry = {"job_id": "tiny", "job": "tests/tiny", "config": config()}
     path.write_bytes(render_bootstrap(entry, {}, {"job_id": "tiny", "attempt": 1, "pod": "p"}))
     return path
 
 
-def test_without_the_package_it_says_what_to_install(script: Path, tmp_path: Path) -> None:
-    done = bare(script, tmp_path)
+def test_without_the_package_it_says_what_to_install(script: Path, tmp_path: Path, jax_cache: Path) -> None:
+    done = bare(script, tmp_path, jax_cache)
     assert done.returncode == 1
     assert "dispatcher: error: No module named 'dispatcher'" in done.stderr
     assert "uv add 'dispatcher[jax]'" in done.stderr
@@ -234,14 +239,14 @@ def test_without_the_package_it_says_what_to_install(script: Path, tmp_path: Pat
 
 
 @pytest.mark.demo
-def test_the_package_may_be_part_of_the_project(script: Path, project: Project, tmp_path: Path) -> None:
+def test_the_package_may_be_part_of_the_project(script: Path, project: Project, jax_cache: Path) -> None:
     """By hand, without any variable of a dispatcher; the libraries are those of the environment."""
     tree = project.copy()
     (tree / "dispatcher").symlink_to(Path(dispatcher.__file__).parent)
     libraries = Path(pytest.__file__).parents[1]
     # The package is installed here by a .pth file, which -S does not read.
     assert not (libraries / "dispatcher").exists()
-    done = bare(script, tree, str(libraries))
+    done = bare(script, tree, jax_cache, str(libraries))
     assert done.returncode == 0, done.stderr
     assert json.loads((tree / "runs/by-hand/tiny/run.json").read_text())["status"] == "completed"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from interrupted_training import FILE, signalled
 from tiny_runs import (
     Attempt,
     arrays_of_checkpoints,
@@ -135,19 +136,14 @@ def test_one_process_alone_initialises_nothing() -> None:
 class Two:
     """One attempt of one entry as two processes, with no script: the command that every launcher starts."""
 
-    def __init__(self, root: Path, cache: Path, number: int, entry: dict[str, Any]) -> None:
+    def __init__(self, root: Path, cache: Path, number: int, entry: dict[str, Any], **second: str) -> None:
+        """`second` is what the environment of the second process says besides."""
         address = f"127.0.0.1:{free_port()}"
         self.processes = [
-            Attempt(root, cache, number, entry, **one_of_two(address, place), DISPATCHER_HEARTBEAT_S="10")
-            for place in range(2)
+            Attempt(root, cache, number, entry, **one_of_two(address, place), DISPATCHER_HEARTBEAT_S="10", **more)
+            for place, more in enumerate(({}, second))
         ]
         self.first = self.processes[0]
-
-    def wait_for(self, step: int) -> None:
-        self.first.wait_for(lambda: self.first.last_step() >= step, f"step {step}")
-
-    def send(self, number: int, process: int) -> None:
-        self.processes[process].send(number)
 
     def end(self) -> list[int]:
         try:
@@ -161,23 +157,19 @@ class Two:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_path: Path, jax_cache: Path) -> None:
-    words = {"steps": 400, "save_every": 20, "eval_every": 100}
-    entry = tiny_entry(**words)
+    words = {"steps": 40, "save_every": 10, "eval_every": 20}
+    entry = tiny_entry(FILE, job="tests/interrupted", **words)
     undisturbed = Two(tmp_path / "undisturbed", jax_cache, 1, entry)
     assert undisturbed.end() == [0, 0]
 
     root = tmp_path / "disturbed"
-    preempted = Two(root, jax_cache, 1, entry)
-    preempted.wait_for(10)
     # Only one of them is told; both have to stop after the same step.
-    preempted.send(signal.SIGTERM, 1)
+    preempted = Two(root, jax_cache, 1, entry, **signalled(12, signal.SIGTERM))
     assert preempted.end() == [75, 75]
     stopped = preempted.first.last_step()
-    assert 10 <= stopped < 400
+    assert 12 <= stopped < 20
 
-    killed = Two(root, jax_cache, 2, entry)
-    killed.wait_for(stopped + 30)
-    killed.send(signal.SIGKILL, 1)
+    killed = Two(root, jax_cache, 2, entry, **signalled(35, signal.SIGKILL))
     first, second = killed.end()
     assert second == -signal.SIGKILL
     assert first not in (0, 75), "the one that is left must not take itself for the whole job"
@@ -185,14 +177,14 @@ def test_two_processes_are_preempted_and_killed_and_end_with_the_same_bits(tmp_p
 
     last = Two(root, jax_cache, 3, entry)
     assert last.end() == [0, 0]
-    assert json.loads((last.first.directory / "result.json").read_text())["steps"] == 400
+    assert json.loads((last.first.directory / "result.json").read_text())["steps"] == 40
     expected, found = (
         arrays_of_checkpoints(made(tmp_path / name / "runs", **words)) for name in ("undisturbed", "disturbed")
     )
     for one, other in zip(expected, found, strict=True):
         assert_same_bits(one, other)
     lines = [metric_lines(each.first.metrics) for each in (undisturbed, last)]
-    assert len(lines[0]) == 400
+    assert len(lines[0]) == 40
     assert lines[1] == lines[0]
 
 

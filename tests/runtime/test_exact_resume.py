@@ -14,18 +14,29 @@ from typing import Any
 
 import pytest
 from fleet import Fleet, wait_until
-from tiny_runs import arrays_of_checkpoints, assert_same_bits, environment, metric_lines
-from tiny_training import CONFIG, made
+from interrupted_training import FILE, waiting
+from tiny_runs import (
+    COMPILED_FAST,
+    arrays_of_checkpoints,
+    assert_same_bits,
+    environment,
+    metric_lines,
+    tiny_entry,
+)
+from tiny_training import made
 
 from dispatcher.runtime.metrics import read_metrics
 
 HERE = Path(__file__).parent
+TINY = {"save_every": 8, "log_every": 2, "steps_per_call": 2, "eval_every": 40}
 
 
 def train(module: str, root: Path, jax_cache: Path, kills: int, **words: Any) -> list[int]:
     """Train the job of a test module in processes of their own; at which steps they were killed."""
     command = [sys.executable, str(HERE / "kill_and_resume.py"), module, str(root), str(kills), "7", json.dumps(words)]
-    done = subprocess.run(command, env=environment(jax_cache), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment(jax_cache, **COMPILED_FAST), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
@@ -39,24 +50,26 @@ def outcome(job: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("module", "words"),
+    ("module", "kills", "words"),
     [
-        pytest.param("tiny_training", {"steps": 160, "save_every": 8, "log_every": 2, "steps_per_call": 2}, id="tiny"),
+        pytest.param("tiny_training", 6, {"steps": 80, **TINY}, id="tiny"),
+        pytest.param("tiny_training", 20, {"steps": 160, **TINY}, id="twenty", marks=pytest.mark.long),
         pytest.param(
             "demo_training",
+            20,
             {"steps": 240, "save_every": 12, "log_every": 2, "eval_every": 40, "steps_per_call": 2},
             id="demo",
             marks=pytest.mark.long,
         ),
     ],
 )
-def test_twenty_kills_leave_no_trace(tmp_path: Path, jax_cache: Path, module: str, words: dict[str, Any]) -> None:
+def test_kills_leave_no_trace(tmp_path: Path, jax_cache: Path, module: str, kills: int, words: dict[str, Any]) -> None:
     train(module, tmp_path / "undisturbed", jax_cache, 0, **{**words, "steps_per_call": 1})
-    killed = train(module, tmp_path / "killed", jax_cache, 20, **words)
-    assert len(killed) == 20
+    killed = train(module, tmp_path / "killed", jax_cache, kills, **words)
+    assert len(killed) == kills
     # They came all over the training, and not only where a checkpoint had just been saved.
-    assert max(killed) - min(killed) > 40
-    assert len({step % words["save_every"] for step in killed}) > 2
+    assert max(killed) - min(killed) > words["steps"] // 6
+    assert len({step % words["save_every"] for step in killed}) > 1
 
     make = importlib.import_module(module).made
     undisturbed = make(tmp_path / "undisturbed", **words)
@@ -72,44 +85,45 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path, jax_cache: Path, module: st
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, jax_cache: Path) -> None:
-    training = {**CONFIG["training"], "steps": 600, "save_every": 100, "log_every": 5}
-    entry = {"job": "tests/tiny", "import": str(HERE.parent / "tiny_training.py"), "gpus": 0}
+    words = {"save_every": 20, "log_every": 5}
+    told = fleet.root / "told"
     # One of the two makes five steps a call; it is preempted between two calls.
-    blocks = {**CONFIG, "training": {**training, "steps_per_call": 5}}
+    blocks = tiny_entry(FILE, job="tests/interrupted", steps_per_call=5, **words)
     fleet.write_manifest(
         [
-            {**entry, "job_id": "preempted", "priority": 1, "config": blocks},
-            {**entry, "job_id": "undisturbed", "config": {**CONFIG, "training": training}},
+            {**blocks, "job_id": "preempted", "priority": 1, "gpus": 0, "env": waiting(25, told)},
+            {**tiny_entry(**words), "job_id": "undisturbed", "gpus": 0},
         ]
     )
-    dispatcher = fleet.start("pod", "--until-empty", **environment(jax_cache))
+    dispatcher = fleet.start("pod", "--until-empty", **environment(jax_cache, **COMPILED_FAST))
 
     first = fleet.attempt("preempted", 1).directory / "metrics.jsonl"
-    wait_until(lambda: first.exists() and len(first.read_text().splitlines()) > 4, "the training has begun")
+    wait_until(lambda: first.exists() and len(first.read_text().splitlines()) >= 4, "the training has begun")
     record = fleet.record("preempted")
     assert record.pid is not None
     os.kill(record.pid, signal.SIGTERM)
+    told.touch()
     dispatcher.end(240)
 
     said = fleet.output("preempted", 1)
     assert fleet.exit_file("preempted", 1)["exit_code"] == 75, said
-    told = re.search(r"preempted at step (\d+) of 600, saved", said)
-    assert told, said
-    stopped = int(told[1])
+    preempted = re.search(r"preempted at step (\d+) of 40, saved", said)
+    assert preempted, said
+    stopped = int(preempted[1])
     assert fleet.states() == {"preempted": "done", "undisturbed": "done"}, fleet.output("preempted", 2)
     assert fleet.record("preempted").attempt == 2
-    assert 20 <= stopped < 600
+    assert 20 <= stopped < 40
     assert stopped % 5 == 0
     # Where an evaluation was cut off, the step is logged by the next attempt.
     assert read_metrics(first)[-1]["step"] in (stopped - 5, stopped)
-    assert f"resuming from step {stopped} of 600" in fleet.output("preempted", 2)
+    assert f"resuming from step {stopped} of 40" in fleet.output("preempted", 2)
 
     trees = {}
     lines = {}
     for job_id, number in (("undisturbed", 1), ("preempted", 2)):
-        trees[job_id] = arrays_of_checkpoints(made(fleet.root / "runs", job_id, steps=600))
+        trees[job_id] = arrays_of_checkpoints(made(fleet.root / "runs", job_id))
         lines[job_id] = metric_lines(fleet.attempt(job_id, number).directory / "metrics.jsonl")
     for expected, found in zip(trees["undisturbed"], trees["preempted"], strict=True):
         assert_same_bits(expected, found)
-    assert len(lines["undisturbed"]) == 120
+    assert len(lines["undisturbed"]) == 8
     assert lines["preempted"] == lines["undisturbed"]

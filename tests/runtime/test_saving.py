@@ -23,6 +23,7 @@ from dispatcher.runtime.training.policy import Policy
 pytestmark = pytest.mark.demo
 
 CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0}
+WORDS = {"steps": 8, "eval_every": 4, **CONSTANT}
 
 
 class Silent(Tiny):
@@ -34,6 +35,24 @@ class Silent(Tiny):
 
 class Killed(Exception):
     """In the place of a kill."""
+
+
+def dies_after(step: int) -> type[Tiny]:
+    class Dies(Tiny):
+        def run_block(self, *given: Any) -> Any:
+            if self.steps_done == step:
+                raise Killed
+            return super().run_block(*given)
+
+    return Dies
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A training with WORDS that nothing has disturbed."""
+    job = made(tmp_path_factory.mktemp("calm"), **WORDS)
+    job()
+    return job
 
 
 def names(job: Any) -> list[str]:
@@ -67,7 +86,7 @@ def test_by_default_a_checkpoint_is_saved_when_ten_minutes_have_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = with_steps_of(100.0, monkeypatch)
-    job = made(tmp_path, cls=slow, steps=20, keep=100, eval_every=None)
+    job = made(tmp_path, cls=slow, steps=20, keep=100, eval_every=None, **CONSTANT)
     assert job.training.save_every is None
     job()
     # Asked for with the step that begins after 600 s, and heard of one step later.
@@ -78,7 +97,7 @@ def test_a_save_that_something_else_has_made_puts_the_next_one_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = with_steps_of(1.0, monkeypatch)
-    words = {"steps": 16, "keep": 100, "save_every": 6, "save_interval": "5s", "eval_every": None}
+    words = {"steps": 16, "keep": 100, "save_every": 6, "save_interval": "5s", "eval_every": None, **CONSTANT}
     job = made(tmp_path, cls=slow, **words)
     job()
     # At 6 and 12 for both reasons; what was asked for meanwhile is not heard as a second time.
@@ -103,8 +122,8 @@ def test_an_interval_that_is_no_time_is_refused(tmp_path: Path, value: Any) -> N
         made(tmp_path, save_interval=value)
 
 
-def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
-    words = {"steps": 8, "eval_every": 4, "keep": 5, **CONSTANT}
+def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path, calm: Any) -> None:
+    words = {**WORDS, "keep": 5}
 
     class Fails(Tiny):
         broken = True
@@ -122,51 +141,29 @@ def test_an_evaluation_that_fails_loses_nothing(tmp_path: Path) -> None:
     again = made(tmp_path, "failed", Fails, **words)
     again.broken = False
     again()
-    calm = made(tmp_path, "calm", **words)
-    calm()
     assert_same_bits({**arrays(calm), "a": np.ones(1)}, {**arrays(again), "a": np.ones(1)})
     assert lines(again) == lines(calm)
     assert again.result() == {name: pytest.approx(value) for name, value in calm.result().items()}
 
 
-def test_a_step_that_is_evaluated_again_stands_once_in_the_log(tmp_path: Path) -> None:
+def test_a_step_that_is_evaluated_again_stands_once_in_the_log(tmp_path: Path, calm: Any) -> None:
     """Killed after an evaluation and before the next checkpoint."""
-    words = {"steps": 8, "eval_every": 4, **CONSTANT}
-
-    class Dies(Tiny):
-        def run_block(self, *given: Any, **how: Any) -> Any:
-            if self.steps_done == 6:
-                raise Killed
-            return super().run_block(*given, **how)
-
     with pytest.raises(Killed):
-        made(tmp_path, "killed", Dies, **words)()
-    again = made(tmp_path, "killed", **words)
+        made(tmp_path, "killed", dies_after(6), **WORDS)()
+    again = made(tmp_path, "killed", **WORDS)
     again()
-    calm = made(tmp_path, "calm", **words)
-    calm()
     assert [line["step"] for line in lines(again)] == list(range(1, 9))
     assert lines(again) == lines(calm)
 
 
-def test_the_best_checkpoint_alone_is_enough_to_go_on(tmp_path: Path) -> None:
-    words = {"steps": 8, "eval_every": 4, **CONSTANT}
-
-    class Dies(Tiny):
-        def run_block(self, *given: Any, **how: Any) -> Any:
-            if self.steps_done == 6:
-                raise Killed
-            return super().run_block(*given, **how)
-
-    job = made(tmp_path, "killed", Dies, **words)
+def test_the_best_checkpoint_alone_is_enough_to_go_on(tmp_path: Path, calm: Any) -> None:
+    job = made(tmp_path, "killed", dies_after(6), **WORDS)
     with pytest.raises(Killed):
         job()
     job._manager(job.path_of("best"))[0]._series.storage.remove("step-00000004")
     assert names(job) == ["best"]
-    again = made(tmp_path, "killed", **words)
+    again = made(tmp_path, "killed", **WORDS)
     again()
-    calm = made(tmp_path, "calm", **words)
-    calm()
     for name, array in arrays(calm).items():
         assert array.tobytes() == arrays(again)[name].tobytes(), name
     assert lines(again) == lines(calm)
@@ -250,13 +247,7 @@ def test_rewinding_to_a_checkpoint(tmp_path: Path) -> None:
     # Until it runs nothing has changed.
     assert names(first)[-2:] == ["step-00000012", "best"]
 
-    class Dies(Tiny):
-        def run_block(self, *given: Any) -> Any:
-            if self.steps_done == 5:
-                raise Killed
-            return super().run_block(*given)
-
-    dies = made(tmp_path, cls=Dies, **words)
+    dies = made(tmp_path, cls=dies_after(5), **words)
     dies.rewind("step-00000003")
     with pytest.raises(Killed):
         dies()

@@ -1,5 +1,6 @@
 /* Loaded with LD_PRELOAD: counts the calls of a process that change files, and ends it with SIGKILL right after the
-   n-th one, whichever thread makes it. `countdown_arm(n)` starts to count; with 0 it only counts. */
+   n-th one, whichever thread makes it. A sync is not counted: what a process has written outlives it.
+   `countdown_arm(n)` starts to count; with 0 it only counts. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -43,8 +44,6 @@ WRAP(int, unlink, (const char *a), (a))
 WRAP(int, unlinkat, (int x, const char *a, int f), (x, a, f))
 WRAP(int, rmdir, (const char *a), (a))
 WRAP(int, link, (const char *a, const char *b), (a, b))
-WRAP_FD(int, fsync, (int fd), (fd))
-WRAP_FD(int, fdatasync, (int fd), (fd))
 WRAP_FD(int, ftruncate, (int fd, off_t n), (fd, n))
 WRAP_FD(ssize_t, write, (int fd, const void *p, size_t n), (fd, p, n))
 WRAP_FD(ssize_t, pwrite, (int fd, const void *p, size_t n, off_t o), (fd, p, n, o))

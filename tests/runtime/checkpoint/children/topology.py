@@ -1,8 +1,9 @@
-"""Saves or restores a sharded state on the devices that XLA_FLAGS gives: topology.py save|restore FOLDER."""
+"""Saves and restores sharded states on the devices that XLA_FLAGS gives: topology.py (save|restore FOLDER)..."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -27,24 +28,27 @@ def state(scale: float) -> dict[str, jax.Array]:
     }
 
 
-def main() -> None:
-    """What is restored is checked here, bit for bit and by its place."""
-    what, folder = sys.argv[1:]
+def save(folder: Path | str) -> None:
     with CheckpointManager(folder) as checkpoints:
-        if what == "save":
-            checkpoints.save(state(3.0), 1)
-            return
-        target, wanted = state(0.0), state(3.0)
+        checkpoints.save(state(3.0), 1)
+
+
+def restore(folder: Path | str) -> None:
+    """What is restored is checked here, bit for bit and by its place."""
+    target, wanted = state(0.0), state(3.0)
+    with CheckpointManager(folder) as checkpoints:
         found = checkpoints.restore(target)
-        for name, leaf in wanted.items():
-            one, other = found[name], leaf
-            there = target[name].sharding
-            assert one.sharding.is_equivalent_to(there, one.ndim), (name, one.sharding, there)
-            if name == "key":
-                one, other = jax.random.key_data(one), jax.random.key_data(other)
-            assert np.asarray(one).tobytes() == np.asarray(other).tobytes(), name
-            assert one.shape == other.shape
-        print(f"{jax.device_count()} devices")
+    for name, leaf in wanted.items():
+        one, other = found[name], leaf
+        there = target[name].sharding
+        assert one.sharding.is_equivalent_to(there, one.ndim), (name, one.sharding, there)
+        if name == "key":
+            one, other = jax.random.key_data(one), jax.random.key_data(other)
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes(), name
+        assert one.shape == other.shape
 
 
-main()
+if __name__ == "__main__":
+    for what, folder in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
+        {"save": save, "restore": restore}[what](folder)
+    print(f"{jax.device_count()} devices")

@@ -12,6 +12,7 @@ from typing import Any
 
 import durations
 import groups
+import kept_programs
 import pytest
 from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     close_unused,
@@ -156,12 +157,12 @@ os.fork = os.forkpty = _refused  # type: ignore[assignment]
 
 
 @pytest.fixture(scope="session")
-def jax_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """JAX's persistent compilation cache, for the processes of all tests on all workers."""
+def jax_cache(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """JAX's compilation cache, for the processes of all tests on all workers, with the programs of earlier runs."""
     base = tmp_path_factory.getbasetemp()
     directory = (base.parent if groups.is_worker(request.config) else base) / "jax_cache"
-    directory.mkdir(exist_ok=True)
-    return directory
+    with kept_programs.kept(directory, kept_programs.kept_here()):
+        yield directory
 
 
 @pytest.fixture

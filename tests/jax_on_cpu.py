@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
+import kept_programs
 import pytest
 
 # Exact equality is asserted; it is promised for one kind of device, and every machine has this one.
@@ -16,14 +18,16 @@ with pytest.MonkeyPatch.context() as _patch:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cpu_for_children() -> Iterator[None]:
+def cpu_for_children(jax_cache: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(NAME, os.environ.get(NAME, CPU))
+        for name, value in kept_programs.environment(jax_cache).items():
+            patch.setenv(name, value)
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compilation_cache(jax_cache):
+def compilation_cache(jax_cache: Path) -> None:
     """Compile each program once for all tests: most of their time would go there."""
-    jax.config.update("jax_compilation_cache_dir", str(jax_cache))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    for name, value in kept_programs.environment(jax_cache).items():
+        jax.config.update(name.lower(), float(value) if value == "0" else value)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import kept_programs
 import numpy as np
 from fleet import wait_until
 from ports import free_port  # noqa: F401 - tests of several processes find it here
@@ -34,8 +35,7 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
         # As pytest has it, by pyproject.toml.
         "PYTHONPATH": f"{TESTS}:{TESTS.parent}:{TESTS.parent}/examples/names",
         "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": str(cache),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        **kept_programs.environment(cache),
         **more,
     }
 

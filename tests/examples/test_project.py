@@ -60,6 +60,8 @@ def test_the_project_runs_from_outside_of_the_checkout(project, jax_cache):
     few = {"pretrain": None, "fft_greek_s42": None, "lora_greek_s42": None}
     entries = [entry for entry in json.loads(manifest.read_text()) if entry["job_id"] in few]
     assert [entry["job_id"] for entry in entries] == list(few)
+    # A small model, whose sizes the fine-tunes take from its checkpoint.
+    entries[0] |= {"model.d_model": 16, "model.d_ff": 24}
     manifest.write_text(json.dumps([{**entry, "training.steps": 3} for entry in entries]))
 
     dispatcher(project, jax_cache, "--pod", "test", "--slots", "1", "--until-empty")

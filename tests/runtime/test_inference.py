@@ -73,13 +73,13 @@ def test_a_rollout_is_what_one_pass_per_token_gives(live: Use) -> None:
 
 
 def test_a_row_does_not_depend_on_its_neighbours_or_its_padding(live: Use) -> None:
-    together = live.rollout(PROMPTS, 4, temperature=1.0, seed=5)
-    assert live.rollout(PROMPTS[:1], 4, temperature=1.0, seed=5) == together[:1]
-    assert live.rollout([*PROMPTS[:3], [3] * 7], 4, temperature=1.0, seed=5)[:3] == together[:3]
+    together = live.rollout(PROMPTS, 6, temperature=1.0, seed=5)
+    assert live.rollout(PROMPTS[:1], 6, temperature=1.0, seed=5) == together[:1]
+    assert live.rollout([*PROMPTS[:3], [3] * 7], 6, temperature=1.0, seed=5)[:3] == together[:3]
 
 
 def test_drawn_tokens_follow_the_seed(live: Use) -> None:
-    draw = [live.rollout(PROMPTS, 5, temperature=2.0, seed=seed) for seed in (1, 1, 2)]
+    draw = [live.rollout(PROMPTS, 6, temperature=2.0, seed=seed) for seed in (1, 1, 2)]
     assert draw[0] == draw[1]
     assert draw[0] != draw[2]
 

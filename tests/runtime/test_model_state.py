@@ -67,8 +67,15 @@ def state_of(job: Any) -> dict[str, Any]:
     return {name: as_numpy(array) for name, array in (job.live_state.params | job.live_state.variables).items()}
 
 
-@pytest.mark.parametrize("cls", [Stateful, Rematerialized])
-@pytest.mark.parametrize("per_device", [None, 4], ids=["whole batches", "microbatches"])
+@pytest.mark.parametrize(
+    ("cls", "per_device"),
+    [
+        pytest.param(Stateful, None, id="whole batches"),
+        pytest.param(Rematerialized, 4, id="rematerialized, microbatches"),
+        pytest.param(Stateful, 4, id="microbatches", marks=pytest.mark.long),
+        pytest.param(Rematerialized, None, id="rematerialized, whole batches", marks=pytest.mark.long),
+    ],
+)
 def test_a_training_is_what_plain_flax_makes_of_it(tmp_path: Path, cls: Any, per_device: int | None) -> None:
     job = made(tmp_path, cls=cls, per_device_batch_size=per_device, **CONSTANT)
     job()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -12,7 +11,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from beds.slurm import ORDINARY, SlurmBed
-from beds.sshd import SshBed
 from fleet import COMMAND, Fleet, shell, wait_until
 
 import dispatcher
@@ -36,7 +34,6 @@ while ((step < 60)); do
 done
 """
 Start = Callable[..., SlurmBed]
-StartHosts = Callable[..., SshBed]
 
 
 @pytest.fixture
@@ -136,18 +133,6 @@ def test_a_preempted_training_goes_back_and_ends_as_undisturbed(start_lab: Calla
     assert len(lab.submitted()) == 3
 
 
-def test_cancelled_in_slurm(start_lab: Callable[..., Lab]) -> None:
-    lab = start_lab()
-    lab.write_manifest([shell("a", "echo on; sleep 600", gpus=0)])
-    pod = lab.start("hpc", "--outlet", "hpc", "--until-empty", poll="0.5")
-    lab.wait_for("a", "running")
-    handle = lab.record("a").handle
-    assert handle
-    lab.bed.run("scancel", handle)
-    pod.end()
-    assert (lab.states(), lab.record("a").reason) == ({"a": "failed"}, "cancelled")
-
-
 def test_many_that_a_person_cancels_in_slurm_do_not_pause_their_method(start_lab: Callable[..., Lab]) -> None:
     lab = start_lab()
     lab.write_manifest([shell(f"job{number}", "sleep 600", gpus=0) for number in range(6)])
@@ -214,16 +199,6 @@ def test_the_limits_of_a_user_are_kept_to(start_lab: Callable[..., Lab]) -> None
     assert {record.attempt for record in lab.records().values()} == {1}
 
 
-@pytest.mark.slow
-def test_small_jobs_together(start_lab: Callable[..., Lab]) -> None:
-    """One job of SLURM for all; the one that fails holds up nobody."""
-    lab = start_lab(config=CONFIG + "methods:\n  m: {pack: 4}\n")
-    lab.write_manifest([shell(f"j{index}", f"echo $SLURM_JOB_ID; exit {index % 2}", gpus=0) for index in range(4)])
-    pod = lab.run_all("--outlet", "hpc", poll="0.5")
-    assert lab.states() == {"j0": "done", "j1": "failed", "j2": "done", "j3": "failed"}, pod.said
-    assert len({lab.output(f"j{index}") for index in range(4)}) == 1
-
-
 def test_several_nodes(start_lab: Callable[..., Lab]) -> None:
     """One task on each. What stops the attempt stops all of them, and they have time to save."""
     lab = start_lab()
@@ -241,43 +216,3 @@ def test_several_nodes(start_lab: Callable[..., Lab]) -> None:
     assert lab.exit_file("b")["exit_code"] == 9
     assert lab.output("b").count("saved") == 2
     assert lab.bed.processes("sleep") == []
-
-
-def test_over_ssh_without_the_workspace(start_lab: Callable[..., Lab], start_ssh: StartHosts, tmp_path: Path) -> None:
-    """The dispatcher runs elsewhere: scripts go to the login node, logs and exit statuses come home."""
-    lab = start_lab()
-    ssh = start_ssh(["login"], shared=[lab.bed.directory], env=lab.bed.env)
-    work = lab.bed.directory / "work" / "scratch"
-    config = f"clusters:\n  hpc: {{work: {work}}}\ncode: none\n{CONFIG}    ssh: login\n    cluster: hpc\n"
-    away = Fleet(tmp_path / "a'; echo foo")
-    away.write_config(config)
-    away.write_manifest([shell(f"j{index}", f"pwd; echo x >&2; exit {index}", gpus=0) for index in range(3)])
-    try:
-        variables = {"DISPATCHER_SSH_CONFIG": str(ssh.config)}
-        pod = away.start("pod", "--outlet", "hpc:8", "--until-empty", poll="0.5", **variables)
-        pod.end()
-        assert away.states() == {"j0": "done", "j1": "failed", "j2": "failed"}, pod.said
-        assert away.record("j2").reason == "exit 2"
-        assert away.output("j2").splitlines()[-1] == "x"
-        assert str(work) in away.output("j2")
-        assert len({line.split()[1] for line in lab.submitted()}) == 1
-    finally:
-        away.close()
-
-
-def test_status_says_what_a_submitted_job_waits_for(start_lab: Callable[..., Lab]) -> None:
-    lab = start_lab()
-    lab.bed.run("scontrol", "update", "PartitionName=low", "State=DOWN")
-    lab.write_manifest([shell("a", "true", gpus=0)])
-    pod = lab.start("hpc", "--slots", "1", "--outlet", "hpc", "--until-empty", poll="0.5")
-
-    def why() -> object:
-        (row,) = json.loads(lab.run("status", "--json"))["jobs"]
-        return row["waits_for"]
-
-    lab.wait_for("a", "submitted")
-    wait_until(lambda: why() == "PartitionDown", "status says it")
-    assert "PartitionDown" in lab.run("status")
-    lab.bed.run("scontrol", "update", "PartitionName=low", "State=UP")
-    pod.end()
-    assert (lab.states(), why()) == ({"a": "done"}, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -107,6 +108,12 @@ def test_what_waits(start_lab: Callable[..., Lab]) -> None:
         return [str(record.handle) for job, record in lab.fleet.records().items() if record.handle and job in ids]
 
     held, cancelled = wait_until(lambda: handles() if len(handles()) == 2 else None, "both are accepted")
+
+    def whys() -> set[object]:
+        return {row["waits_for"] for row in json.loads(lab.fleet.run("status", "--json"))["jobs"]}
+
+    wait_until(lambda: whys() == {"PartitionDown"}, "status says it")
+    assert "PartitionDown" in lab.fleet.run("status")
     if lab.fleet.record("held").handle != held:
         held, cancelled = cancelled, held
     lab.slurm.run("scontrol", "hold", held)
@@ -115,6 +122,7 @@ def test_what_waits(start_lab: Callable[..., Lab]) -> None:
     lab.slurm.run("scontrol", "update", "PartitionName=low", "State=UP")
     lab.slurm.run("scontrol", "release", held)
     assert lab.ended("held") == ("done", 0, None, 1)
+    assert whys() == {None}
     pod.stop()
 
 

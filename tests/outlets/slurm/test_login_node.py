@@ -75,7 +75,7 @@ def start_lab(
 
 def test_jobs_of_an_array(start_lab: Callable[..., Lab]) -> None:
     lab = start_lab()
-    script = """printf '%s' "$ODD"; echo '{"loss": 0.5}' >"$DISPATCHER_ATTEMPT_DIR/result.json"; exit """
+    script = """printf '%s' "$ODD" >&2; echo '{"loss": 0.5}' >"$DISPATCHER_ATTEMPT_DIR/result.json"; exit """
     entries = [shell(f"job{number}", f"{script}{number}", env={"ODD": ODD}, gpus=1) for number in range(4)]
     lab.fleet.write_manifest(entries)
     pod = lab.start("--until-empty")
@@ -85,6 +85,7 @@ def test_jobs_of_an_array(start_lab: Callable[..., Lab]) -> None:
         assert lab.fleet.output(f"job{number}") == ODD
         assert json.loads(lab.fleet.attempt(f"job{number}").result.read_text()) == {"loss": 0.5}
     assert lab.fleet.record("job3").host in lab.slurm.node_names
+    assert lab.fleet.record("job3").reason == "exit 3"
     names = lab.submitted()
     assert len({name.split()[0] for name in names}) == 1, "one array"
     assert not list(lab.root.rglob("pwned"))

@@ -35,14 +35,13 @@ def test_a_retry_runs_the_copy_and_a_requeue_the_code_of_then(
     repository.write(".gitignore", "run_state/\nsaid/\ngate\n")
     repository.write("code.txt", "one\n")
     fleet.write_config(CONFIG.format(code, place, place))
-    gate = f"until [ -e {tmp_path}/gate ] || [ $((++n)) -gt 150 ]; do sleep 0.1; done"
-    fleet.write_manifest([shell("a", f"{SHOW}; {gate if sees else 'sleep 2'}; exit 3")])
+    fleet.write_manifest([shell("a", f"{SHOW}; until [ -e ~/gate ]; do sleep 0.1; done; exit 3")])
     commit = repository.commit()
     environment = {"DISPATCHER_SSH_CONFIG": os.fspath(bed.config)}
     pod = fleet.start("pod", "--outlet", "h1:2", poll="0.5", **environment)
     wait_until(lambda: fleet.records().get("a") and fleet.record("a").code, "it was sent")
     repository.write("code.txt", "two\n")
-    (tmp_path / "gate").touch()
+    bed["h1"].path("gate").touch()
     fleet.wait_for("a", "failed")
     assert fleet.record("a").attempt == 2
     for number in (1, 2):

@@ -16,10 +16,10 @@ from chaos.storm import PODS, Storm
 from fleet import COMMAND, MAIN, Fleet, wait_until
 
 HERE = Path(__file__).parent
-JOBS = 300
+JOBS = 150
 # New generations of the journal every few seconds, instead of after tens of thousands of lines.
 ROTATING = "from dispatcher.run_state import rotation; rotation._LEAST_LINES = 300; rotation._LINES_PER_RECORD = 1; "
-DEFAULT_S = 30.0
+DEFAULT_S = 15.0
 CONFIG = """
 heartbeat: 0.5s
 lost_after: 30s

@@ -17,8 +17,8 @@ from chaos.proofs import check_intervals, check_journal
 from fleet import Fleet, wait_until
 
 HERE = Path(__file__).parent
-JOBS = 300
-DEFAULT_S = 30.0
+JOBS = 150
+DEFAULT_S = 15.0
 CONFIG = """
 heartbeat: 1s
 lost_after: 10s

@@ -15,8 +15,8 @@ from fleet import COMMAND, MAIN, Dispatcher, Fleet, wait_until
 
 from dispatcher.outlets.local import processes
 
-JOBS = 24
-STORM_S = 12.0
+JOBS = 16
+STORM_S = 8.0
 # It never runs twice at once, and each attempt begins once.
 SCRIPT = (
     'exec 9>>"lock.$DISPATCHER_JOB_ID"; flock -n 9 || echo "$DISPATCHER_JOB_ID" >>overlaps;'

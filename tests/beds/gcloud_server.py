@@ -20,6 +20,8 @@ import sys
 import time
 
 CLONE_NEWNET = 0x4000_0000
+# They find the user's home when they are imported. The server's own is none, so that another one would be noticed.
+OF_THE_HOME = ("googlecloudsdk.command_lib.util.ssh.ssh",)
 # The length of what follows, in decimal digits.
 HEAD_BYTES = 20
 
@@ -59,6 +61,9 @@ class Call:
         own = {name: value for name, value in os.environb.items() if name.startswith(b"CLOUDSDK_")}
         os.environb.clear()
         os.environb.update({**own, **self.environment})
+        for name in OF_THE_HOME:
+            if name in sys.modules:
+                importlib.reload(sys.modules[name])
         sleep = time.sleep
         time.sleep = lambda seconds: sleep(seconds * self.sleep_factor)
         self.close()

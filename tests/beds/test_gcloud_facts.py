@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -301,7 +302,7 @@ def test_scp_to_all_wants_its_key_in_the_agent_if_there_is_one(tpu: TpuBed, tmp_
     data.write_bytes(os.urandom(20_000_000))
     copy = ("gcloud", "compute", "tpus", "tpu-vm", "scp", str(data), "pod:data", "--worker=all")
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "other")], check=True)
-    script = f"ssh-add -q {tmp_path / 'other'} && exec {' '.join(copy)}"
+    script = f"ssh-add -q {shlex.quote(str(tmp_path / 'other'))} && exec {shlex.join(copy)}"
     env = {**os.environ, **tpu.env}
     refused = subprocess.run(
         ["ssh-agent", "sh", "-c", script], env=env, capture_output=True, text=True, timeout=60, check=False

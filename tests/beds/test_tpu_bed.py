@@ -95,22 +95,19 @@ def test_an_ordinary_user_logs_in(start_tpu: Callable[..., TpuBed]) -> None:
     assert (done.returncode, done.stdout.split()) == (7, [ORDINARY, f"/home/{ORDINARY}"])
 
 
-@pytest.mark.parametrize(
-    ("words", "status", "message"),
-    [
+def test_what_the_api_refuses(tpu: TpuBed) -> None:
+    for words, status, message in (
         (("--accelerator-type=v4-7", f"--version={VERSION}"), "INVALID_ARGUMENT", "the accelerator v4-7 was not found"),
         (("--accelerator-type=v4-8", "--version=old"), "INVALID_ARGUMENT", "the runtime version old was not found"),
         ((*POD, "--zone=mars-central1-a"), "PERMISSION_DENIED", "'locations/mars-central1-a' (or it may not exist)"),
         ((*POD, "--project=other"), "PERMISSION_DENIED", "project other"),
         ((*POD, "--spot", "--preemptible"), "INVALID_ARGUMENT", "either spot or preemptible"),
-    ],
-)
-def test_what_the_api_refuses(tpu: TpuBed, words: tuple[str, ...], status: str, message: str) -> None:
-    done = tpu.gcloud("create", "vm", *words)
-    assert done.returncode == 1
-    assert f"{status}: " in done.stderr
-    assert message in done.stderr
-    assert tpu.names() == []
+    ):
+        done = tpu.gcloud("create", "vm", *words)
+        assert done.returncode == 1
+        assert f"{status}: " in done.stderr
+        assert message in done.stderr
+        assert tpu.names() == []
 
 
 def test_names_are_taken_and_names_are_unknown(tpu: TpuBed) -> None:
@@ -276,9 +273,8 @@ def answer(
     return status, message
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "message"),
-    [
+def test_bodies_are_checked(tpu: TpuBed) -> None:
+    for path, body, message in (
         ("/nodes?nodeId=vm", {"acceleratorType": "v4-8"}, "a runtime version is required"),
         ("/nodes?nodeId=vm", {**NODE, "zone": "x"}, "Unknown name \"zone\" at 'node': Cannot find field."),
         ("/nodes?nodeId=vm", {**NODE, "labels": {"A": "b"}}, "the label A=b is invalid"),
@@ -292,14 +288,11 @@ def answer(
             {"tpu": {"nodeSpec": [SPEC]}, "spot": {}, "guaranteed": {}},
             "either spot or guaranteed",
         ),
-    ],
-)
-def test_bodies_are_checked(tpu: TpuBed, path: str, body: object, message: str) -> None:
-    status, refusal = answer(tpu, "POST", path, body)
-    assert status == 400
-    assert refusal["error"]["status"] == "INVALID_ARGUMENT"
-    assert message in refusal["error"]["message"]
-    assert tpu.names() == []
+    ):
+        status, refusal = answer(tpu, "POST", path, body)
+        assert (status, refusal["error"]["status"]) == (400, "INVALID_ARGUMENT"), message
+        assert message in refusal["error"]["message"]
+        assert tpu.names() == []
 
 
 def test_versions_tokens_and_paths_are_checked(tpu: TpuBed) -> None:

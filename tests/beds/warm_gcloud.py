@@ -39,9 +39,13 @@ class WarmGcloud:
     def __init__(self, program: str) -> None:
         """`program` is the path of the real gcloud."""
         self._name = f"dispatcher-gcloud-{os.getpid()}-{os.urandom(8).hex()}"
-        env = {**os.environ, "CLOUDSDK_PYTHON_ARGS": "-S -m gcloud_server", "PYTHONPATH": HERE}
+        own = {"CLOUDSDK_PYTHON_ARGS": "-S -m gcloud_server", "PYTHONPATH": HERE, "HOME": "/nonexistent"}
         self._server = subprocess.Popen(
-            [program, self._name], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+            [program, self._name],
+            env={**os.environ, **own},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
         )
         assert self._server.stdout is not None
         if self._server.stdout.readline() != b"ready\n":

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import training_sizes
-from benchmarks.bench import Bench, Size
+from benchmarks.bench import Bench
 from benchmarks.figures import TARGETS, BenchError, Figure, Rounds, Spread, median_of, milliseconds, shown
 from benchmarks.jax_here import need_device
 from benchmarks.workers import ask_once
@@ -35,11 +35,11 @@ def measure(bench: Bench) -> Iterator[Figure]:
     """A step of Trainer against a bare jitted loop of the same model."""
     rounds, turns = bench.pick((9, 10), (1, 10), (1, 1))
     device = need_device()
-    for arm in _ARMS:
+    # The smallest size tells them apart by nothing but what a call makes.
+    for arm in bench.pick(_ARMS, _ARMS, _ARMS[1:]):
         bench.say(f"{arm.what}: {rounds} rounds of {turns * _STEPS} steps each on {device.name}")
         directory = str(bench.new_directory("short" if arm.short else "step"))
-        is_short = arm.short or bench.size is Size.SMALLEST
-        found = ask_once(_in_turns, directory, device.platform, arm.block, is_short, turns, number=rounds)
+        found = ask_once(_in_turns, directory, device.platform, arm.block, arm.short, turns, number=rounds)
         yield Figure(
             what=f"{arm.what}, {shown(found['parameters'] / 1e6)} M parameters, on {device.name}",
             ours=milliseconds(median_of(found["trainer"])),

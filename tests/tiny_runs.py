@@ -24,7 +24,7 @@ from dispatcher.runtime.jobs.checkpointed import manager_at
 from dispatcher.runtime.metrics import read_metrics
 
 TESTS = Path(__file__).parent
-PATIENCE_S = 120.0
+PATIENCE_S = 400.0
 # Compiles in half the time what runs for a second. Bits are compared of runs that have it in common.
 COMPILED_FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 

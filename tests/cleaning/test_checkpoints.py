@@ -36,7 +36,7 @@ from dispatcher.run_state.states import State
 # Saves these steps with these losses, as a job whose processes were killed before their retention.
 SAVES = """
 import json, os, sys
-import jax.numpy as jnp
+import numpy as np
 from dispatcher.checkpoints.series import Series
 from dispatcher.runtime.checkpoint import CheckpointManager, Retention
 
@@ -45,9 +45,9 @@ if said.get("killed"):
     Series.retain = lambda *_: None
 retention = Retention(**said["retention"]) if "retention" in said else None
 with CheckpointManager(said["place"], retention=retention) as checkpoints:
-    checkpoints.save({"x": jnp.zeros(2000)}, 0, name="best", resumable=False)
+    checkpoints.save({"x": np.zeros(2000)}, 0, name="best", resumable=False)
     for step, loss in said["saves"]:
-        checkpoints.save({"x": jnp.full(2000, step)}, step, metrics={"loss": loss})
+        checkpoints.save({"x": np.full(2000, step)}, step, metrics={"loss": loss})
 """
 STEPS = [[10, 1], [20, 5], [30, 4], [40, 3]]
 KILLED = {"retention": {"last": 1, "every": 20, "best": 1}, "saves": STEPS, "killed": True}

@@ -7,6 +7,7 @@ own: it begins with links to the programs of earlier runs, and what is complete 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -34,7 +35,7 @@ def environment(directory: Path) -> dict[str, str]:
 def kept_here() -> Path:
     """Where the programs for this JAX and this processor are kept: a home may be shared by different machines."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    processor = sorted({line for line in lines if line.startswith(("model name", "flags"))})
+    processor = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
     digest = hashlib.sha256("\n".join(processor).encode()).hexdigest()[:12]
     return KEPT / f"jax-{version('jax')}-{version('jaxlib')}-{digest}"
 
@@ -60,12 +61,13 @@ def _add(source: Path, target: Path, names: list[str]) -> None:
         with contextlib.suppress(FileNotFoundError, FileExistsError):
             try:
                 os.link(source / name, target / name)
-            except (FileNotFoundError, FileExistsError):
-                raise
-            except OSError:
-                # Another filesystem.
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                content = (source / name).read_bytes()
                 with tempfile.NamedTemporaryFile(dir=target, delete=False) as copy:
-                    shutil.copyfile(source / name, copy.name)
+                    copy.write(content)
+                shutil.copystat(source / name, copy.name)
                 os.replace(copy.name, target / name)
 
 
@@ -81,7 +83,12 @@ def _is_complete(path: Path) -> bool:
 
 def _evict(folder: Path, max_bytes: int) -> None:
     """The oldest programs, whatever JAX they were for."""
-    files = sorted((path.stat().st_mtime_ns, path.stat().st_size, path) for path in folder.glob("*/*"))
+    files = []
+    for path in folder.glob("*/*"):
+        with contextlib.suppress(FileNotFoundError):
+            found = path.stat()
+            files.append((found.st_mtime_ns, found.st_size, path))
+    files.sort()
     excess = sum(size for _, size, _ in files) - max_bytes
     for _, size, path in files:
         if excess <= 0:

@@ -25,7 +25,8 @@ LAYERS = {
 
 @pytest.fixture
 def model() -> Transformer:
-    return Transformer(CONFIG, rngs=nnx.Rngs(0))
+    # In one program: operation by operation a hundred would be compiled.
+    return nnx.jit(lambda: Transformer(CONFIG, rngs=nnx.Rngs(0)))()
 
 
 def test_fresh_adapters_leave_the_model_exactly_as_it_was(model):

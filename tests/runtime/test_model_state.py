@@ -31,7 +31,8 @@ CONSTANT = {"optimization.schedule": "constant", "optimization.warmup": 0.0, "ev
 
 def by_hand(job: Any, parts: int) -> tuple[Model, float]:
     """The same training as one writes it with Flax alone: the model, and the evaluation loss."""
-    model = Model(job.model_config, rngs=nnx.Rngs(job.training.seed))
+    # In one program: operation by operation a hundred would be compiled.
+    model = nnx.jit(lambda: Model(job.model_config, rngs=nnx.Rngs(job.training.seed)))()
     optimizer = nnx.Optimizer(model, job.optimizer(), wrt=nnx.Param)
 
     def loss(model: Model, batch: Any) -> Any:
@@ -55,7 +56,7 @@ def by_hand(job: Any, parts: int) -> tuple[Model, float]:
         step(model, optimizer, split)
     evaluated = nnx.view(model, deterministic=True, use_running_average=True)
     held_out = job.evaluations()["held_out"]
-    nats, count = loss(evaluated, read_batch(held_out, np.arange(len(held_out))))
+    nats, count = nnx.jit(loss)(evaluated, read_batch(held_out, np.arange(len(held_out))))
     return model, float(nats) / int(count)
 
 

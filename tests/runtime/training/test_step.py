@@ -54,7 +54,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_a_training_with_batch_norm_and_dropout_is_what_plain_flax_makes_of_it(whole: Any) -> None:
-    model = Classifier(nnx.Rngs(0))
+    # In one program: operation by operation a hundred would be compiled.
+    model = nnx.jit(lambda: Classifier(nnx.Rngs(0)))()
     optimizer = nnx.Optimizer(model, whole.optimizer(), wrt=nnx.Param)
 
     def loss(model: Any, batch: Any) -> Any:
@@ -75,8 +76,9 @@ def test_a_training_with_batch_norm_and_dropout_is_what_plain_flax_makes_of_it(w
     seen = nnx.view(model, deterministic=True, use_running_average=True)
     held_out = samples(37, seed=2)
     # 37 rows in batches of 8: the padding of the last counts nowhere.
-    assert whole.measured["held_out/loss"] == pytest.approx(float(loss(seen, held_out)), rel=1e-5)
-    accuracy = float((seen(held_out["x"]).argmax(-1) == held_out["label"]).mean())
+    assert whole.measured["held_out/loss"] == pytest.approx(float(nnx.jit(loss)(seen, held_out)), rel=1e-5)
+    logits = np.asarray(nnx.jit(lambda model, x: model(x))(seen, held_out["x"]))
+    accuracy = (logits.argmax(-1) == held_out["label"]).mean()
     assert whole.measured["held_out/accuracy"] == pytest.approx(accuracy)
     assert whole.best[1] == max(line["held_out/accuracy"] for line in lines(whole) if "held_out/accuracy" in line)
 
@@ -167,12 +169,17 @@ def test_gradients_of_the_whole_batch_are_clipped_as_optax_clips_them(tmp_path: 
     begun.begin()
     params = {name: np.asarray(array) for name, array in begun.live_state.params.items()}
     optimizer = optax.chain(optax.clip_by_global_norm(0.5), optax.adamw(1.0, b2=0.95, weight_decay=0.0))
-    state, norms = optimizer.init(params), []
-    for batch in batches(job):
+    state, norms = jax.jit(optimizer.init)(params), []
+
+    @jax.jit
+    def step(params: Any, state: Any, batch: Any) -> Any:
         gradients = jax.grad(loss)(params, batch)
-        norms.append(float(optax.tree.norm(gradients)))
         updates, state = optimizer.update(gradients, state, params)
-        params = optax.apply_updates(params, updates)
+        return optax.apply_updates(params, updates), state, optax.tree.norm(gradients)
+
+    for batch in batches(job):
+        params, state, norm = step(params, state, batch)
+        norms.append(float(norm))
     # Some are clipped and some are not, else Adam would not notice.
     assert min(norms) < 0.5 < max(norms) / 2
     assert [line["grad_norm"] for line in lines(job)] == pytest.approx(norms, rel=1e-4)

@@ -129,7 +129,7 @@ NEEDS = {
         builder="kubernetes/build.py",
     ),
     # Besides what `k8s` needs.
-    "volcano": Needs({"ssh-keygen": "openssh-client"}, is_root_needed=False, is_shared=False),
+    "volcano": Needs({"ssh-keygen": "openssh-client"}, is_shared=False),
     "tpu": Needs(
         {
             "gcloud": "google-cloud-cli",
@@ -152,7 +152,11 @@ NEEDS = {
 def why_not(bed: str) -> str | None:
     """The line that says why this machine cannot have the bed; None where it can."""
     why = _why_missing(bed) or outcome(bed).why_not
-    return f"bed {bed}: cannot work here: {why}" if why else None
+    return refusal(bed, why) if why else None
+
+
+def refusal(bed: str, why: str) -> str:
+    return f"bed {bed}: cannot work here: {why}"
 
 
 def outcome(bed: str) -> Outcome:

@@ -16,7 +16,7 @@
   `"pass"`; `below(a)`.
 
 A host (`hosts.Host`) has `name`, `root`, `run`, `start`, `run_python`, `start_python`, `read_text`, `write_text`,
-`power_cut` and `boot`; one of `nfs` also `cut` and `restore`. Relative paths start at `root`. A started program
+`names`, `power_cut` and `boot`; one of `nfs` also `cut` and `restore`. Relative paths start at `root`. What was started
 (`hosts.Process`) has `pid`, `poll`, `wait`, `output`, `wait_for_output`, `signal`, `terminate` and `kill`.
 
 A bed is made once per test run, and a test that uses its fixture gets the marker of the same name. After each test
@@ -25,8 +25,10 @@ classes (`nfs.NfsBed(lease_s=...)`, `sshfs.SshfsBed`, `lockfs.LockfsBed`) are co
 pytest, for a bed with other settings or for a benchmark.
 
 On an `nfs` host starting a process costs 80 ms and starting Python half a second, so that limits in tests must be wide.
+What the host's agent can look at itself (`names`, `read_text`, `wait_for_output`) costs next to nothing.
 There NFSv4 has its own ways with a host that vanishes: for up to two leases even to open a file that it had open hangs.
 
-What is needed is in `needs.py`: root, namespaces, Debian packages that `scripts/install-beds` installs. Without them
-the tests are skipped with the reason. Nothing is left on the machine, see `bed.py`.
+What is needed is in `needs.py`: root, namespaces, Debian packages that `scripts/install-beds` installs. It also boots
+each bed once (`trials.py`). The tests of one that cannot work are skipped with the reason, in CI they fail with it.
+Nothing is left on the machine, see `bed.py`.
 """

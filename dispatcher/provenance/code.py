@@ -156,7 +156,7 @@ class CodeReader:
         try:
             # Somebody may commit meanwhile: the difference is that from the commit that is recorded.
             found = take_difference(git, [*self._pathspecs, *excluded], size, (commit,))
-        except ProgramError as error:
+        except (ProgramError, OSError) as error:
             problems.append(_in_brief(str(error)))
             return state
         if found is None:

@@ -81,7 +81,8 @@ def take_difference(
     ]
     words += ["--binary"] if changed_bytes <= _MOST_BINARY else []
     out = _Output()
-    git.feed([*words, *commits, "--", *pathspecs], out.take)
+    with git.index_copied():
+        git.feed([*words, *commits, "--", *pathspecs], out.take)
     out.end()
     if not out.size:
         return None

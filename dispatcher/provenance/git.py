@@ -6,9 +6,12 @@ and the transports by which missing objects are fetched.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -101,6 +104,21 @@ class SafeGit:
             deadline=deadline or self._deadline,
             take=take,
         )
+
+    @contextlib.contextmanager
+    def index_copied(self) -> Iterator[None]:
+        """For `git diff`, which writes the index where only the times of files differ, despite GIT_OPTIONAL_LOCKS."""
+        index = self.directory / self.text("rev-parse", "--git-path", "index")
+        with tempfile.TemporaryDirectory() as directory:
+            copy = os.path.join(directory, "index")
+            with contextlib.suppress(FileNotFoundError):
+                # With its time: files that are as new as the index are compared by their contents.
+                shutil.copy2(index, copy)
+            self._environment["GIT_INDEX_FILE"] = copy
+            try:
+                yield
+            finally:
+                del self._environment["GIT_INDEX_FILE"]
 
     def _read_config(self) -> RepositoryConfig:
         # Reading the configuration runs nothing. Status 1: nothing matches.

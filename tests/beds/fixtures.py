@@ -1,4 +1,4 @@
-"""The beds that tests in any folder use; but for `k8s`, each test has its own, which comes up in a moment.
+"""The beds that tests in any folder use; but for Kubernetes, each test has its own, which comes up in a moment.
 
     def test_that_submits(slurm): ...                       # with its defaults
     def test_that_purges(start_slurm):
@@ -10,11 +10,10 @@
     def test_on_a_tpu(tpu): ...                             # no VM yet; start_tpu(user=...)
     def test_on_pbs(pbs): ...                               # stand-ins; start_pbs(NODES, history=False)
     def test_on_kubernetes(k8s): ...                        # one cluster for all, a namespace for each
-    def test_of_eviction(start_k8s):
-        k8s = start_k8s(nodes=1, eviction_s=5)              # a cluster of its own: 6 s
-    def test_on_volcano(volcano): ...                       # a cluster with Volcano 1.5, likewise
-    def test_of_another(start_volcano):
-        volcano = start_volcano(release="master", preempts=True)
+    def test_on_volcano(volcano): ...                       # the same, with Volcano 1.5
+    def test_on_another(new_volcano): ...                   # a second one for all, with the release after that
+    def test_of_two(start_k8s):
+        k8s = start_k8s(nodes=1)                            # a cluster of its own: seconds
 
 They mark their tests (`slurm`, `ssh`, `k8s`, `tpu`). Where a bed cannot work, they skip them; in CI they fail.
 """
@@ -41,7 +40,7 @@ from .warm_gcloud import WarmGcloud
 B = TypeVar("B", bound=K8sBed)
 NUMBERS = itertools.count(1)
 SLEEP_FACTOR = 0.1
-# The shared clusters by the fixture that asks for them. One that is up costs a tenth of a core.
+# The shared clusters by the fixture that asks for them. One that is up costs a twentieth of a core.
 SHARED: dict[str, Shared[Any]] = {}
 LAST_USERS = pytest.StashKey[dict[str, pytest.Item]]()
 MARKED_BY = {
@@ -49,8 +48,8 @@ MARKED_BY = {
     "start_ssh": "ssh",
     "start_k8s": "k8s",
     "k8s": "k8s",
-    "start_volcano": "k8s",
     "volcano": "k8s",
+    "new_volcano": "k8s",
     "start_tpu": "tpu",
 }
 
@@ -60,18 +59,19 @@ def mark_beds(items: list[pytest.Item]) -> None:
         for fixture, marker in MARKED_BY.items():
             if fixture in fixture_names(item):
                 item.add_marker(marker)
+    # One cluster after the other: what uses the second begins when the first has no user any more.
+    items.sort(key=lambda item: "new_volcano" in fixture_names(item))
 
 
 def note_last_users(session: pytest.Session) -> None:
-    """Remember which test is the last one that uses a shared cluster: what only has the marker asks for Volcano.
+    """Remember which test is the last one that uses a shared cluster.
 
     A cluster that is asked for again comes up again.
     """
     last: dict[str, pytest.Item] = {}
     for item in session.items:
-        asked = {name for name, marker in MARKED_BY.items() if marker == "k8s" and name in fixture_names(item)}
         if item.get_closest_marker("k8s"):
-            last.update(dict.fromkeys(asked or ("volcano",), item))
+            last["new_volcano" if "new_volcano" in fixture_names(item) else "volcano"] = item
     session.stash[LAST_USERS] = last
 
 
@@ -106,6 +106,8 @@ class Shared(Generic[B]):
 
 @contextlib.contextmanager
 def _shared(name: str, make: Callable[[], B]) -> Iterator[Shared[B]]:
+    skip_without("k8s")
+    skip_without("volcano")
     SHARED[name] = Shared(make)
     try:
         yield SHARED[name]
@@ -200,17 +202,45 @@ def pbs(start_pbs: Callable[..., PbsBed]) -> PbsBed:
 
 
 @pytest.fixture(scope="session")
-def shared_k8s() -> Iterator[Shared[K8sBed]]:
-    """Only for `k8s`."""
-    skip_without("k8s")
-    with _shared("k8s", K8sBed) as shared:
+def shared_volcano() -> Iterator[Shared[VolcanoBed]]:
+    """Only for `volcano` and `k8s`."""
+    with _shared("volcano", VolcanoBed) as shared:
         yield shared
 
 
 @pytest.fixture
-def k8s(shared_k8s: Shared[K8sBed]) -> Iterator[K8sBed]:
-    """A cluster of two nodes with 16 CPUs and eight GPUs each, and an empty namespace, `k8s.namespace`."""
-    bed = shared_k8s.bed()
+def volcano(shared_volcano: Shared[VolcanoBed]) -> Iterator[VolcanoBed]:
+    """A cluster of two nodes with 16 CPUs and eight GPUs each, and an empty namespace, `volcano.namespace`.
+
+    It has Volcano 1.5.1 as it is when installed.
+    """
+    with _one_test(shared_volcano) as bed:
+        yield bed
+
+
+@pytest.fixture
+def k8s(volcano: VolcanoBed) -> K8sBed:
+    """The same, for tests that make no use of Volcano."""
+    return volcano
+
+
+@pytest.fixture(scope="session")
+def shared_new_volcano() -> Iterator[Shared[VolcanoBed]]:
+    """Only for `new_volcano`."""
+    with _shared("new_volcano", lambda: VolcanoBed(VolcanoSettings(release="master", nodes=1))) as shared:
+        yield shared
+
+
+@pytest.fixture
+def new_volcano(shared_new_volcano: Shared[VolcanoBed]) -> Iterator[VolcanoBed]:
+    """As `volcano`, of the release after 1.5, with one node."""
+    with _one_test(shared_new_volcano) as bed:
+        yield bed
+
+
+@contextlib.contextmanager
+def _one_test(shared: Shared[VolcanoBed]) -> Iterator[VolcanoBed]:
+    bed = shared.bed()
     bed.enter_namespace(f"test-{next(NUMBERS)}")
     yield bed
     bed.heal()
@@ -224,36 +254,5 @@ def start_k8s() -> Iterator[Callable[..., K8sBed]]:
         def start(**settings: Any) -> K8sBed:
             skip_without("k8s")
             return beds.enter_context(K8sBed(K8sSettings(**settings)))
-
-        yield start
-
-
-@pytest.fixture(scope="session")
-def shared_volcano() -> Iterator[Shared[VolcanoBed]]:
-    """Only for `volcano`."""
-    skip_without("k8s")
-    skip_without("volcano")
-    with _shared("volcano", VolcanoBed) as shared:
-        yield shared
-
-
-@pytest.fixture
-def volcano(shared_volcano: Shared[VolcanoBed]) -> Iterator[VolcanoBed]:
-    """As `k8s`, with Volcano 1.5.1 as it is when installed."""
-    bed = shared_volcano.bed()
-    bed.enter_namespace(f"test-{next(NUMBERS)}")
-    yield bed
-    bed.heal()
-
-
-@pytest.fixture
-def start_volcano() -> Iterator[Callable[..., VolcanoBed]]:
-    """Makes clusters with Volcano from the fields of `VolcanoSettings`."""
-    with contextlib.ExitStack() as beds:
-
-        def start(**settings: Any) -> VolcanoBed:
-            skip_without("k8s")
-            skip_without("volcano")
-            return beds.enter_context(VolcanoBed(VolcanoSettings(**settings)))
 
         yield start

@@ -16,9 +16,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ from .kubernetes.faults import Fault, Faults
 from .kubernetes.nodes import GATEWAY, Node, make_network
 from .needs import SEARCH_PATH
 from .relay import Relay
+
+CLUSTER_WIDE = ("PersistentVolume", "PriorityClass", "Queue")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,12 @@ class K8sBed(Bed):
     """A context manager."""
 
     name = "k8s"
+    # What a test may leave: first what would make the rest again.
+    LEFT: Sequence[tuple[str, str]] = (
+        ("/apis/batch/v1", "jobs"),
+        ("/api/v1", "pods"),
+        ("/api/v1", "persistentvolumeclaims"),
+    )
 
     def __init__(self, settings: K8sSettings | None = None) -> None:
         self.settings = settings or K8sSettings()
@@ -146,7 +155,15 @@ class K8sBed(Bed):
         return done
 
     def create(self, *objects: Mapping[str, Any]) -> None:
-        self.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+        for each in objects:
+            self.api.create(self._path_of(each), each)
+
+    def _path_of(self, made: Mapping[str, Any]) -> str:
+        """Where objects of this kind are made."""
+        plural = made["kind"].lower() + ("es" if made["kind"].endswith("s") else "s")
+        if made["kind"] not in CLUSTER_WIDE:
+            plural = f"namespaces/{self.namespace}/{plural}"
+        return f"/{'apis' if '/' in made['apiVersion'] else 'api'}/{made['apiVersion']}/{plural}"
 
     def get(self, kind: str, name: str) -> Object:
         """What kubectl shows of one object; BedError where there is none."""
@@ -217,17 +234,21 @@ class K8sBed(Bed):
                 raise
         self._plane.write_kubeconfig(f"{self.directory}/kubeconfig", self._port, namespace)
         # Until then pods are refused.
-        wait_for(self._has_account, 60, f"the service account of namespace {namespace} has a token")
+        wait_for(self._takes_pods, 60, f"the service account of namespace {namespace} has a token")
 
-    def _has_account(self) -> bool:
+    def _takes_pods(self) -> bool:
+        probe = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
         try:
-            account = self.api.get(f"/api/v1/namespaces/{self.namespace}/serviceaccounts/default")
+            self.api.create(f"/api/v1/namespaces/{self.namespace}/pods?dryRun=All", probe)
         except ApiError:
             return False
-        return bool(account.get("secrets"))
+        return True
 
     def heal(self) -> None:
-        """After a test: undo faults, and end what it left in its namespace."""
+        """After a test: undo faults, and end what it left in its namespace.
+
+        The namespace itself stays: its end would keep the controllers busy for seconds, and the next tests with them.
+        """
         if not self._plane.is_api_server_up:
             self.apiserver_up()
         for name in sorted(self._away):
@@ -235,12 +256,17 @@ class K8sBed(Bed):
         for name in self.node_names:
             if not self._nodes[name].is_up():
                 self.node_start(name)
-        self.api.delete(f"/api/v1/namespaces/{self.namespace}")
-        self.api.delete(f"/api/v1/namespaces/{self.namespace}/pods", {"gracePeriodSeconds": 0})
-        for volume in self._volumes.pop(self.namespace, []):
-            self.api.delete(f"/api/v1/persistentvolumes/{volume}")
+        for group, kind in self.LEFT:
+            self.api.delete(
+                f"{group}/namespaces/{self.namespace}/{kind}",
+                {"gracePeriodSeconds": 0, "propagationPolicy": "Background"},
+            )
         for node in self._nodes.values():
             node.clear(self.namespace)
+        for volume in self._volumes.pop(self.namespace, []):
+            self.api.delete(f"/api/v1/persistentvolumes/{volume}")
+            for folder in ("small", "volumes"):
+                shutil.rmtree(self.outside(f"{self.directory}/{folder}/{volume}"), ignore_errors=True)
 
     # Nodes.
 

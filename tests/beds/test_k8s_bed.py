@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from .bed import wait_for
 from .k8s import K8sBed
+from .volcano_jobs import SOON_EVICTED
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Prints where its bed is, then waits to be killed.
@@ -123,11 +123,10 @@ def test_a_pod_that_its_node_evicts(k8s: K8sBed) -> None:
     assert k8s.pod("modest")["status"]["phase"] == "Running"
 
 
-def test_pods_on_a_node_that_is_not_ready_go_on(start_k8s) -> None:
-    k8s = start_k8s(eviction_s=1)
+def test_pods_on_a_node_that_is_not_ready_go_on(k8s: K8sBed) -> None:
     files = Path(k8s.make_volume("data"))
     count = "i=0; while :; do i=$((i+1)); echo $i > /data/count; sleep 0.1; done"
-    k8s.create(pod("counter", "sh", "-c", count, mounts={"mountPath": "/data"}))
+    k8s.create(pod("counter", "sh", "-c", count, mounts={"mountPath": "/data"}, tolerations=SOON_EVICTED))
     k8s.wait_for_phase("counter", "Running")
     node = k8s.pod("counter")["spec"]["nodeName"]
     k8s.node_away(node)
@@ -141,10 +140,10 @@ def test_pods_on_a_node_that_is_not_ready_go_on(start_k8s) -> None:
     wait_for(lambda: not k8s.api.get(pods)["items"], 90, lambda: f"no pods: {k8s.api.get(pods)['items']}", every_s=0.2)
 
 
-def test_nothing_that_ran_on_a_node_survives_its_power_cut(start_k8s) -> None:
-    k8s = start_k8s(nodes=1)
+def test_nothing_that_ran_on_a_node_survives_its_power_cut(k8s: K8sBed) -> None:
     files = Path(k8s.make_volume("data"))
-    k8s.create(pod("victim", "sh", "-c", "date +%s%N > /data/start; sleep 300", mounts={"mountPath": "/data"}))
+    script = "date +%s%N > /data/start; sleep 300"
+    k8s.create(pod("victim", "sh", "-c", script, mounts={"mountPath": "/data"}, nodeName="n1"))
     k8s.wait_for_phase("victim", "Running")
     wait_for((files / "start").exists, 10, "the pod has started")
     started = (files / "start").read_text()
@@ -154,18 +153,16 @@ def test_nothing_that_ran_on_a_node_survives_its_power_cut(start_k8s) -> None:
     assert (files / "start").read_text() == started
 
 
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [(403, "(Forbidden)"), (409, "(Conflict)"), (500, "(InternalError)"), (503, "(ServiceUnavailable)")],
-)
-def test_the_api_server_answers_with_an_error(k8s: K8sBed, status: int, said: str) -> None:
+def test_the_api_server_answers_with_an_error(k8s: K8sBed) -> None:
     some = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "some"}})
-    with k8s.answering(status, 'exceeded: "quota"', method="POST", path="/configmaps"):
-        refused = k8s.kubectl("create", "-f", "-", input=some, check=False)
-        assert k8s.kubectl("get", "configmaps").returncode == 0
-    assert refused.returncode == 1
-    assert said in refused.stderr
-    assert 'exceeded: "quota"' in refused.stderr
+    said = {403: "(Forbidden)", 409: "(Conflict)", 500: "(InternalError)", 503: "(ServiceUnavailable)"}
+    for status, words in said.items():
+        with k8s.answering(status, 'exceeded: "quota"', method="POST", path="/configmaps"):
+            refused = k8s.kubectl("create", "-f", "-", input=some, check=False)
+            assert k8s.kubectl("get", "configmaps").returncode == 0
+        assert refused.returncode == 1
+        assert words in refused.stderr
+        assert 'exceeded: "quota"' in refused.stderr
     assert k8s.kubectl("create", "-f", "-", input=some).returncode == 0
 
 
@@ -190,16 +187,17 @@ def test_commands_run_in_a_pod_through_the_proxy_too(k8s: K8sBed) -> None:
     assert (done.returncode, done.stdout) == (4, "echo")
 
 
-def test_two_beds_are_up_at_once_and_leave_nothing(start_k8s) -> None:
-    beds = [start_k8s(nodes=1), start_k8s(nodes=1)]
+def test_two_beds_are_up_at_once_and_leave_nothing(k8s: K8sBed, start_k8s: Callable[..., K8sBed]) -> None:
+    other = start_k8s(nodes=1)
+    beds = [k8s, other]
     for index, bed in enumerate(beds):
         bed.create(pod(f"of-{index}", "sleep", "300"))
         bed.wait_for_phase(f"of-{index}", "Running")
     assert [bed.kubectl("get", "pods", "-o", "name").stdout.split() for bed in beds] == [["pod/of-0"], ["pod/of-1"]]
-    for bed in beds:
-        bed.close()
-        assert not Path(f"/proc/{bed.keeper_pid}").exists()
-        assert not Path(bed.directory).exists()
+    other.close()
+    assert not Path(f"/proc/{other.keeper_pid}").exists()
+    assert not Path(other.directory).exists()
+    assert k8s.pod("of-0")["status"]["phase"] == "Running"
 
 
 def test_nothing_is_left_of_a_killed_test_run() -> None:

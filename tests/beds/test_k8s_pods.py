@@ -39,7 +39,7 @@ def exec_in(k8s: K8sBed, name: str, *command: str, input: bytes = b"") -> subpro
 
 
 def test_every_byte_passes_both_ways_through_exec(k8s: K8sBed) -> None:
-    sent = os.urandom(20 << 20)
+    sent = os.urandom(5 << 20)
     done = exec_in(k8s, running(k8s, "host"), "sh", "-c", "cat; echo done >&2; exit 7", input=sent)
     assert done.stdout == sent
     assert done.stderr == b"done\ncommand terminated with exit code 7\n"

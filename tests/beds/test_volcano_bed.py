@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from .bed import BedError, wait_for
-from .fixtures import skip_without
 from .kubernetes.api import ApiError
-from .volcano import VolcanoBed, VolcanoSettings
+from .volcano import VolcanoBed
 from .volcano_jobs import job, on, pod_spec, shell
 
 SLEEP = ("sleep", "300")
 FAIL = shell("exit 3")
-
-
-@pytest.fixture(scope="module")
-def later() -> Iterator[VolcanoBed]:
-    """The release after 1.5."""
-    skip_without("k8s")
-    skip_without("volcano")
-    with VolcanoBed(VolcanoSettings(release="master", nodes=1)) as bed:
-        yield bed
 
 
 def phases(volcano: VolcanoBed, name: str) -> list[str]:
@@ -73,24 +61,23 @@ def test_retries_can_be_used_up_while_pods_still_run(volcano: VolcanoBed) -> Non
     assert "deletionTimestamp" in going["metadata"]
 
 
-@pytest.mark.parametrize(
-    ("policy", "way", "end"),
-    [
-        (on("PodFailed", "AbortJob"), "Aborting", "Aborted"),
-        (on("PodFailed", "TerminateJob"), "Terminating", "Terminated"),
-        (on("*", "TerminateJob"), "Terminating", "Terminated"),
-        (on("PodFailed", "CompleteJob"), "Completing", "Completed"),
-        ({"exitCode": 3, "action": "TerminateJob"}, "Terminating", "Terminated"),
-        ({"events": ["PodEvicted", "PodFailed"], "action": "AbortJob"}, "Aborting", "Aborted"),
-        ({"exitCode": 4, "action": "TerminateJob"}, "Running", "Failed"),
-        (on("PodEvicted", "TerminateJob"), "Running", "Failed"),
-    ],
-    ids=["abort", "terminate", "any", "complete", "code", "events", "other code", "other event"],
-)
-def test_what_a_policy_makes_of_a_failed_pod(volcano: VolcanoBed, policy: Any, way: str, end: str) -> None:
-    volcano.create(job("a", *FAIL, policies=[policy]))
-    volcano.wait_for_job("a", end)
-    assert phases(volcano, "a")[-2:] == [way, end]
+POLICIES = {
+    "abort": (on("PodFailed", "AbortJob"), "Aborting", "Aborted"),
+    "terminate": (on("PodFailed", "TerminateJob"), "Terminating", "Terminated"),
+    "any": (on("*", "TerminateJob"), "Terminating", "Terminated"),
+    "complete": (on("PodFailed", "CompleteJob"), "Completing", "Completed"),
+    "code": ({"exitCode": 3, "action": "TerminateJob"}, "Terminating", "Terminated"),
+    "events": ({"events": ["PodEvicted", "PodFailed"], "action": "AbortJob"}, "Aborting", "Aborted"),
+    "other-code": ({"exitCode": 4, "action": "TerminateJob"}, "Running", "Failed"),
+    "other-event": (on("PodEvicted", "TerminateJob"), "Running", "Failed"),
+}
+
+
+def test_what_a_policy_makes_of_a_failed_pod(volcano: VolcanoBed) -> None:
+    volcano.create(*(job(name, *FAIL, policies=[policy]) for name, (policy, _, _) in POLICIES.items()))
+    for name, (_, way, end) in POLICIES.items():
+        volcano.wait_for_job(name, end)
+        assert phases(volcano, name)[-2:] == [way, end]
 
 
 def test_a_task_has_policies_of_its_own(volcano: VolcanoBed) -> None:
@@ -117,26 +104,32 @@ def test_a_broken_gang_is_an_event_too(volcano: VolcanoBed) -> None:
     volcano.wait_for_job("a", "Aborted")
 
 
-@pytest.mark.parametrize(
-    ("policies", "end"), [([], "Running"), ([on("PodEvicted", "RestartJob")], "Running"),
-                          ([on("PodEvicted", "TerminateJob")], "Terminated")], ids=["none", "restart", "terminate"]
-)  # fmt: skip
-def test_an_evicted_pod(volcano: VolcanoBed, policies: list[Any], end: str) -> None:
-    volcano.create(job("a", *SLEEP, policies=policies))
-    volcano.wait_for_job("a", "Running")
-    before = volcano.pods("a")["a-w-0"]["metadata"]["uid"]
-    volcano.preempt("a")
+def test_an_evicted_pod(volcano: VolcanoBed) -> None:
+    """It is made again, with or without the Job's own retries, or is the end of its Job."""
+    policies = {
+        "none": [],
+        "restart": [on("PodEvicted", "RestartJob")],
+        "terminate": [on("PodEvicted", "TerminateJob")],
+    }
+    volcano.create(*(job(name, *SLEEP, policies=given) for name, given in policies.items()))
+    before = {}
+    for name in policies:
+        volcano.wait_for_job(name, "Running")
+        before[name] = volcano.pods(name)[f"{name}-w-0"]["metadata"]["uid"]
+        volcano.preempt(name)
 
-    def is_another() -> bool:
-        return volcano.pods("a").get("a-w-0", {}).get("metadata", {}).get("uid", before) != before
+    def is_another(name: str) -> bool:
+        return volcano.pods(name).get(f"{name}-w-0", {}).get("metadata", {}).get("uid", before[name]) != before[name]
 
-    if end == "Running":
-        # It is made again, with or without the Job's own retries.
-        wait_for(is_another, 30, lambda: volcano.tell("a"))
-        wait_for_pod(volcano, "a-w-0")
-    volcano.wait_for_job("a", end)
-    assert volcano.job("a")["status"].get("retryCount", 0) == (1 if policies and end == "Running" else 0)
-    volcano.wait_for_event("a-w-0", "Pod", "Evict", "Pod is evicted, because of preempt")
+    for name in ("none", "restart"):
+        wait_for(lambda name=name: is_another(name), 30, lambda name=name: volcano.tell(name))
+        wait_for_pod(volcano, f"{name}-w-0")
+        volcano.wait_for_job(name, "Running")
+    volcano.wait_for_job("terminate", "Terminated")
+    retries = {name: volcano.job(name)["status"].get("retryCount", 0) for name in policies}
+    assert retries == {"none": 0, "restart": 1, "terminate": 0}
+    for name in policies:
+        volcano.wait_for_event(f"{name}-w-0", "Pod", "Evict", "Pod is evicted, because of preempt")
 
 
 def test_a_pod_that_its_node_evicts_has_failed(volcano: VolcanoBed) -> None:
@@ -260,12 +253,13 @@ def test_a_claim_that_is_not_there_keeps_a_job_waiting(volcano: VolcanoBed) -> N
         assert said.read() == "hello\n"
 
 
-def test_all_is_as_it_was_when_volcano_comes_back(start_volcano) -> None:
-    volcano = start_volcano(nodes=1)
-    volcano.create(job("a", *SLEEP), job("b", *shell("sleep 1; exit 3"), policies=[on("PodFailed", "AbortJob")]))
+def test_all_is_as_it_was_when_volcano_comes_back(volcano: VolcanoBed) -> None:
+    volcano.create(job("a", *SLEEP), job("b", *SLEEP, policies=[on("PodFailed", "AbortJob")]))
     for name in ("a", "b"):
+        volcano.wait_for_phase(f"{name}-w-0", "Running")
         volcano.wait_for_job(name, "Running")
     volcano.stop_volcano()
+    volcano.oom_kill("b-w-0")
     volcano.wait_for_phase("b-w-0", "Failed")
     refused = volcano.kubectl("create", "-f", "-", input=json.dumps(job("c")), check=False)
     assert 'failed calling webhook "mutatejob.volcano.sh"' in refused.stderr
@@ -283,46 +277,52 @@ def test_without_its_controller_a_job_has_no_phase(volcano: VolcanoBed) -> None:
     volcano.wait_for_job("a", "Completed")
 
 
-@pytest.mark.parametrize(("release", "end"), [("v1.5.1", "Failed"), ("master", "Completed")])
-def test_restarting_a_task_is_new(volcano: VolcanoBed, later: VolcanoBed, release: str, end: str) -> None:
-    """Release 1.5 takes the action and does nothing."""
-    bed = volcano if release == "v1.5.1" else later
-    if bed is later:
-        bed.enter_namespace("restart")
+def restart_task(bed: VolcanoBed) -> str:
+    """How a Job ends that does so after a task of it failed once."""
     bed.make_volume("data")
     mount = [{"mountPath": "/data", "volumeClaimName": "data"}]
     fail_once = shell("mkdir /data/tried && sleep 1 && exit 3; exit 0")
     bed.create(job("a", *fail_once, volumes=mount, policies=[on("PodFailed", "RestartTask")]))
-    assert bed.wait_for_job("a", "Failed", "Completed")["status"]["state"]["phase"] == end
+    return str(bed.wait_for_job("a", "Failed", "Completed")["status"]["state"]["phase"])
 
 
-def test_later_releases_name_a_podgroup_by_its_job(later: VolcanoBed) -> None:
-    later.enter_namespace("names")
-    later.create(job("a", *SLEEP, gpus=2))
-    uid = later.wait_for_job("a", "Running")["metadata"]["uid"]
-    group = later.podgroup("a") or {}
+def test_restarting_a_task_does_nothing_yet(volcano: VolcanoBed) -> None:
+    assert restart_task(volcano) == "Failed"
+
+
+def test_restarting_a_task_is_new(new_volcano: VolcanoBed) -> None:
+    assert restart_task(new_volcano) == "Completed"
+
+
+def test_later_releases_name_a_podgroup_by_its_job(new_volcano: VolcanoBed) -> None:
+    new_volcano.create(job("a", *SLEEP, gpus=2))
+    uid = new_volcano.wait_for_job("a", "Running")["metadata"]["uid"]
+    group = new_volcano.podgroup("a") or {}
     assert group["metadata"]["name"] == f"a-{uid}"
     assert group["spec"]["minResources"] == {
         "nvidia.com/gpu": "2", "requests.nvidia.com/gpu": "2", "pods": "1", "count/pods": "1",
     }  # fmt: skip
-    wait_for(lambda: later.queue("default")["status"].get("allocated") == {"nvidia.com/gpu": "2"}, 10, "it is counted")
-    later.lose("a")
-    wait_for(lambda: later.queue("default")["status"].get("allocated") == {}, 20, "it is given back")
+
+    def allocated() -> object:
+        return new_volcano.queue("default")["status"].get("allocated")
+
+    wait_for(lambda: allocated() == {"nvidia.com/gpu": "2"}, 10, "it is counted")
+    new_volcano.lose("a")
+    wait_for(lambda: allocated() == {}, 20, "it is given back")
 
 
-def test_later_releases_name_the_resource_that_is_short(later: VolcanoBed) -> None:
-    later.enter_namespace("short")
-    later.create(job("a", *SLEEP, gpus=9))
+def test_later_releases_name_the_resource_that_is_short(new_volcano: VolcanoBed) -> None:
+    new_volcano.create(job("a", *SLEEP, gpus=9))
     why = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
     text = (
         "1/1 tasks in gang unschedulable: pod group is not ready, 1 Pending, 1 minAvailable; Pending: 1 Unschedulable"
     )
     text += f". Origin reason is a-w-0: {why}"
-    wait_for(lambda: later.unschedulable("a") == text, 20, lambda: later.tell("a"))
-    later.wait_for_event("a-w-0", "Pod", "FailedScheduling", why)
-    later.make_queue("one", capability={"nvidia.com/gpu": "1"})
-    later.create(job("b", *SLEEP, gpus=2, queue="one"))
-    wait_for(lambda: later.podgroup("b"), 20, lambda: later.tell("b"))
-    group = (later.podgroup("b") or {})["metadata"]["name"]
+    wait_for(lambda: new_volcano.unschedulable("a") == text, 20, lambda: new_volcano.tell("a"))
+    new_volcano.wait_for_event("a-w-0", "Pod", "FailedScheduling", why)
+    new_volcano.make_queue("one", capability={"nvidia.com/gpu": "1"})
+    new_volcano.create(job("b", *SLEEP, gpus=2, queue="one"))
+    wait_for(lambda: new_volcano.podgroup("b"), 20, lambda: new_volcano.tell("b"))
+    group = (new_volcano.podgroup("b") or {})["metadata"]["name"]
     words = "queue resource quota insufficient: insufficient nvidia.com/gpu"
-    later.wait_for_event(group, "PodGroup", "Unschedulable", words)
+    new_volcano.wait_for_event(group, "PodGroup", "Unschedulable", words)

@@ -11,7 +11,7 @@ import pytest
 
 from .bed import wait_for
 from .volcano import VolcanoBed
-from .volcano_jobs import job, shell
+from .volcano_jobs import SOON_EVICTED, job, shell
 
 SLEEP = ("sleep", "300")
 
@@ -138,27 +138,32 @@ def test_the_older_job_comes_first_and_the_more_important_before(volcano: Volcan
     volcano.wait_for_job("low", "Completed")
 
 
-def test_a_more_important_job_takes_the_place_of_others(start_volcano) -> None:
-    volcano = start_volcano(nodes=1, preempts=True)
+def test_a_more_important_job_takes_the_place_of_others(volcano: VolcanoBed) -> None:
     volcano.make_priority("high", 100)
+    # It fills one node, the others the second.
+    volcano.create(job("full", *SLEEP, gpus=8))
+    volcano.wait_for_job("full", "Running")
     volcano.create(job("low", *SLEEP, gpus=5), job("other", *SLEEP, gpus=3))
     for name in ("low", "other"):
         volcano.wait_for_job(name, "Running")
-    volcano.create(job("high", *SLEEP, gpus=4, priorityClassName="high"))
-    volcano.wait_for_job("high", "Running")
-    volcano.wait_for_event("low-w-0", "Pod", "Evict", "Pod is evicted, because of preempt")
-    volcano.wait_for_event("low", "PodGroup", "Evict", "preempt")
-    assert not [reason for _, reason, _ in volcano.events("other-w-0") if reason == "Evict"]
-    wait_for_reason(volcano, "low", "1 Pending, 1 minAvailable")
+    with volcano.preempting():
+        volcano.create(job("high", *SLEEP, gpus=4, priorityClassName="high"))
+        volcano.wait_for_job("high", "Running")
+        volcano.wait_for_event("low-w-0", "Pod", "Evict", "Pod is evicted, because of preempt")
+        volcano.wait_for_event("low", "PodGroup", "Evict", "preempt")
+        wait_for_reason(volcano, "low", "1 Pending, 1 minAvailable")
+    for name in ("full", "other"):
+        assert not [reason for _, reason, _ in volcano.events(f"{name}-w-0") if reason == "Evict"]
     # Its phase does not tell.
     assert volcano.job_phase("low") == "Running"
     volcano.lose("high")
     volcano.wait_for_phase("low-w-0", "Running")
 
 
-def test_a_job_on_a_lost_node_stays_running(start_volcano) -> None:
-    volcano = start_volcano(eviction_s=2)
-    volcano.create(job("a", *SLEEP))
+def test_a_job_on_a_lost_node_stays_running(volcano: VolcanoBed) -> None:
+    made = job("a", *SLEEP)
+    made["spec"]["tasks"][0]["template"]["spec"]["tolerations"] = SOON_EVICTED
+    volcano.create(made)
     volcano.wait_for_job("a", "Running")
     node = volcano.pod("a-w-0")["spec"]["nodeName"]
     volcano.node_away(node)
@@ -188,8 +193,9 @@ def test_a_gang_stuck_below_its_minimum_stays_running(volcano: VolcanoBed) -> No
 
 
 @pytest.mark.slow
-def test_a_hundred_jobs_at_once(volcano: VolcanoBed) -> None:
-    names = [f"a-{number}" for number in range(100)]
+@pytest.mark.parametrize("count", [20, pytest.param(100, marks=pytest.mark.long)])
+def test_many_jobs_at_once(volcano: VolcanoBed, count: int) -> None:
+    names = [f"a-{number}" for number in range(count)]
     volcano.create(*(job(name) for name in names))
     for name in names:
         volcano.wait_for_job(name, "Completed", limit_s=120)

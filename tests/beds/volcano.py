@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,19 +38,16 @@ JOB_NAME = "volcano.sh/job-name"
 
 @dataclass(frozen=True)
 class VolcanoSettings(K8sSettings):
-    """`release` is "v1.5.1" or "master". With `preempts` the scheduler evicts pods for more important ones of a queue;
-    without, as Volcano is installed, it keeps a group that is too large for the cluster from coming in."""
+    """`release` is "v1.5.1" or "master"."""
 
     release: str = "v1.5.1"
-    preempts: bool = False
-    # How long the API server waits for the admission webhooks, which then count as a refusal.
-    webhook_timeout_s: int = 10
 
 
 class VolcanoBed(K8sBed):
     """A context manager."""
 
     settings: VolcanoSettings
+    LEFT = ((JOBS, "jobs"), (SCHEDULING, "podgroups"), *K8sBed.LEFT)
 
     def __init__(self, settings: VolcanoSettings | None = None) -> None:
         super().__init__(settings or VolcanoSettings())
@@ -66,14 +64,25 @@ class VolcanoBed(K8sBed):
         wait_for(self._knows_all_kinds, 90, "Volcano's resource definitions are established")
 
     def heal(self) -> None:
-        super().heal()
         self._switch({})
+        if not self.alive(self._pid):
+            self.start_volcano()
+        super().heal()
         for kind, kept in ((f"{SCHEDULING}/queues", "default"), (PRIORITIES, "system-")):
             for item in self.api.get(kind)["items"]:
                 if not item["metadata"]["name"].startswith(kept):
                     self.api.delete(f"{kind}/{item['metadata']['name']}")
 
     # Jobs.
+
+    def revisions(self) -> list[str]:
+        """What is in the namespace, in which states: another answer when something has changed that tells of Jobs."""
+        kinds = ((JOBS, "jobs"), (SCHEDULING, "podgroups"), ("/api/v1", "pods"), ("/api/v1", "events"))
+        try:
+            lists = [self.api.get(f"{group}/namespaces/{self.namespace}/{kind}")["items"] for group, kind in kinds]
+        except (ApiError, OSError) as error:
+            return [str(error), str(time.monotonic())]
+        return [f"{item['metadata']['uid']} {item['metadata']['resourceVersion']}" for items in lists for item in items]
 
     def job(self, name: str) -> Object:
         return self.api.get(f"{JOBS}/namespaces/{self.namespace}/jobs/{name}")
@@ -196,9 +205,27 @@ class VolcanoBed(K8sBed):
 
     @contextlib.contextmanager
     def hanging_webhook(self) -> Iterator[None]:
-        """Admission takes requests and does not answer."""
-        with self._switched(webhook="hang"):
-            yield
+        """Admission takes requests and does not answer, and the API server waits a second for it."""
+        self._wait_for_webhooks(1)
+        try:
+            with self._switched(webhook="hang"):
+                yield
+        finally:
+            self._wait_for_webhooks(10)
+
+    def _wait_for_webhooks(self, timeout_s: int) -> None:
+        for kind in ("mutating", "validating"):
+            configurations = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
+            for each in self.api.get(configurations)["items"]:
+                webhooks = [{**webhook, "timeoutSeconds": timeout_s} for webhook in each["webhooks"]]
+                self.api.patch(f"{configurations}/{each['metadata']['name']}", {"webhooks": webhooks})
+
+    def preempting(self) -> contextlib.AbstractContextManager[None]:
+        """The scheduler evicts pods for more important ones of a queue.
+
+        As Volcano is installed, it keeps a group that is too large for the cluster from coming in instead.
+        """
+        return self._switched(preempts=True)
 
     @contextlib.contextmanager
     def _switched(self, **switches: object) -> Iterator[None]:
@@ -218,16 +245,14 @@ class VolcanoBed(K8sBed):
         self.kill(self._pid)
 
     def start_volcano(self) -> None:
-        settings = self.settings
         self._log = f"{self.directory}/log/volcano.log"
         words = [
             sys.executable, "-B", str(PROGRAM), f"--kubeconfig={self.directory}/inside.kubeconfig",
-            f"--directory={self._folder}", f"--release={settings.release}",
-            f"--webhook-timeout={settings.webhook_timeout_s}",
+            f"--directory={self._folder}", f"--release={self.settings.release}",
         ]  # fmt: skip
         self._ready = self.outside(f"{self._folder}/ready")
         Path(self._ready).unlink(missing_ok=True)
-        self._pid = self.start([*words, *(["--preempts"] if settings.preempts else [])], self._log)
+        self._pid = self.start(words, self._log)
         wait_for(self._serves, 90, lambda: f"Volcano is not ready:\n{self.log_tail(self._log)}")
 
     # Inside.
@@ -242,7 +267,16 @@ class VolcanoBed(K8sBed):
     def _serves(self) -> bool:
         if not self.alive(self._pid):
             raise BedError(f"Volcano ended:\n{self.log_tail(self._log)}")
-        return os.path.exists(self._ready)
+        return os.path.exists(self._ready) and self._admits()
+
+    def _admits(self) -> bool:
+        """Whether admission is asked: the API server may still have connections to one that has ended."""
+        meta = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "none"}}
+        try:
+            self.api.create(f"{JOBS}/namespaces/default/jobs?dryRun=All", {**meta, "spec": {}})
+        except ApiError as error:
+            return "denied the request" in str(error)
+        return False
 
     def _record(self, about: Object, kind: str, reason: str, message: str) -> None:
         meta = about["metadata"]

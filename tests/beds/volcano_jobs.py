@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+# Of a pod: it is not kept for five minutes when its node does not answer.
+SOON_EVICTED = [
+    {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 1}
+    for taint in ("not-ready", "unreachable")
+]
+
 
 def job(name: str, *command: str, replicas: int = 1, gpus: int = 0, grace_s: int = 1, **spec: Any) -> dict[str, Any]:
     """A Job of one task, `w`, whose pods run a command; `spec` is more of the Job's."""

@@ -81,18 +81,21 @@ def _json_schema(schema: Schema) -> Schema:
 def for_server(definition: Schema) -> Schema:
     """A definition that an API server of 1.20 takes: it reads `default: ""` as null, and refuses that.
 
-    A key of a list that loses its default so has to be given then.
+    A key of a list that loses its default so has to be given then. Descriptions are most of a definition, and every
+    `kubectl create` would be told them.
     """
-    return _without_empty_defaults(definition)
+    return _for_server(definition)
 
 
-def _without_empty_defaults(part: Any) -> Any:
+def _for_server(part: Any) -> Any:
     if isinstance(part, list):
-        return [_without_empty_defaults(each) for each in part]
+        return [_for_server(each) for each in part]
     if not isinstance(part, dict):
         return part
     kept = {
-        name: _without_empty_defaults(value) for name, value in part.items() if not (name == "default" and value == "")
+        name: _for_server(value)
+        for name, value in part.items()
+        if (name, value) != ("default", "") and not (name == "description" and isinstance(value, str))
     }
     items = kept.get("items")
     for key in part.get("x-kubernetes-list-map-keys", ()):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
 import ssl
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -34,12 +36,14 @@ class _Connection(http.client.HTTPSConnection):
 
 
 class Api:
-    """`dial` makes a connection to the API server; `authority` is the PEM file that vouches for it."""
+    """`dial` makes a connection to the API server, which is kept; `authority` is the PEM file that vouches for it."""
 
     def __init__(self, dial: Callable[[], socket.socket], authority: str, token: str) -> None:
         self._dial = dial
         self._authority = authority
         self._token = token
+        self._turn = threading.Lock()
+        self._kept: _Connection | None = None
 
     def get(self, path: str) -> Object:
         return self._ask("GET", path)
@@ -56,8 +60,9 @@ class Api:
 
     def watch(self, path: str) -> Iterator[Object]:
         """Its events, until the API server ends the connection."""
-        connection, answer = self._send("GET", path, None, "application/json")
+        connection = self._connect()
         try:
+            answer = self._send(connection, "GET", path, None, "application/json")
             connection.sock.settimeout(None)
             while line := answer.readline():
                 yield json.loads(line)
@@ -75,24 +80,39 @@ class Api:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, kind: str = "application/json",
         parse: bool = True,
     ) -> Object:  # fmt: skip
-        connection, answer = self._send(method, path, body, kind)
-        try:
-            data = answer.read()
-        finally:
-            connection.close()
+        with self._turn:
+            try:
+                data = self._over_the_kept(method, path, body, kind)
+            except ApiError:
+                raise
+            except BaseException:
+                self._drop()
+                raise
         return json.loads(data) if parse else {}
 
+    def _over_the_kept(self, method: str, path: str, body: Mapping[str, Any] | None, kind: str) -> bytes:
+        if self._kept is not None:
+            # The server may have ended meanwhile, or have closed what was idle.
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                return self._send(self._kept, method, path, body, kind).read()
+            self._drop()
+        self._kept = self._connect()
+        return self._send(self._kept, method, path, body, kind).read()
+
+    def _drop(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _connect(self) -> _Connection:
+        return _Connection(self._dial, ssl.create_default_context(cafile=self._authority))
+
     def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None, kind: str
-    ) -> tuple[_Connection, http.client.HTTPResponse]:
-        connection = _Connection(self._dial, ssl.create_default_context(cafile=self._authority))
+        self, connection: _Connection, method: str, path: str, body: Mapping[str, Any] | None, kind: str
+    ) -> http.client.HTTPResponse:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": kind}
-        try:
-            connection.request(method, path, None if body is None else json.dumps(body), headers)
-            answer = connection.getresponse()
-            if answer.status >= 300:
-                raise ApiError(answer.status, f"{method} {path}: {answer.read().decode(errors='replace')[:500]}")
-        except BaseException:
-            connection.close()
-            raise
-        return connection, answer
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        if answer.status >= 300:
+            raise ApiError(answer.status, f"{method} {path}: {answer.read().decode(errors='replace')[:500]}")
+        return answer

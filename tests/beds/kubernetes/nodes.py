@@ -9,6 +9,7 @@ import contextlib
 import glob
 import json
 import os
+import shutil
 import sys
 import sysconfig
 import tempfile
@@ -84,6 +85,13 @@ class Node:
         for path in glob.glob(self._bed.outside(f"{self.directory}/containers/*/pid")):
             os.unlink(path)
         config = self._bed.write(f"{self.directory}/config.json", json.dumps(self._config))
+        # It would make its own, which takes longer than all else that it does before it is ready.
+        os.makedirs(self._bed.outside(f"{self.directory}/certs"), exist_ok=True)
+        for kind in ("crt", "key"):
+            shutil.copy(
+                self._bed.outside(f"{self._bed.directory}/certs/apiserver.{kind}"),
+                self._bed.outside(f"{self.directory}/certs/kubelet.{kind}"),
+            )
         namespaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self._leader = self._bed.start([*namespaces, KUBELET, config], self._log)
 

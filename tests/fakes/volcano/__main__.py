@@ -1,6 +1,6 @@
 """A stand-in for Volcano's controller, scheduler and admission, which are not packaged by Debian.
 
-    python tests/fakes/volcano --kubeconfig FILE --directory DIR --release v1.5.1 [--preempts] [--webhook-timeout S]
+    python tests/fakes/volcano --kubeconfig FILE --directory DIR --release v1.5.1
 
 It behaves as the releases do that it knows (`dialects.py`), by their documentation and by what their sources do: which
 objects it makes of a Job and what they are called, which events and policies lead to which phases, what its conditions
@@ -50,9 +50,9 @@ class Volcano:
         self._informers = Informers(api, KINDS)
         self._controller = Controller(api, self._cluster, dialect)
         self._queues = Queues(api, self._cluster, dialect)
-        self._scheduler = Scheduler(api, self._cluster, dialect, options.preempts)
+        self._scheduler = Scheduler(api, self._cluster, dialect)
         self._expiry = Expiry(api, self._cluster)
-        self._webhook = Webhook(api.another(), dialect, self._switches, options.directory, options.webhook_timeout)
+        self._webhook = Webhook(api.another(), dialect, self._switches, options.directory)
         self._news: deque[Change] = deque()
         self._is_session_due = False
         self._last_session_s = self._last_expiry_s = 0.0
@@ -109,7 +109,7 @@ class Volcano:
             if "controller" not in paused:
                 self._queues.work()
             if "scheduler" not in paused:
-                self._scheduler.session()
+                self._scheduler.session(self._switches.preempts)
             if self._queues.is_default_open():
                 self._ready.touch()
 
@@ -119,8 +119,6 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path, required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--release", choices=sorted(DIALECTS), required=True)
-    parser.add_argument("--preempts", action="store_true")
-    parser.add_argument("--webhook-timeout", type=int, default=10)
     Volcano(parser.parse_args()).run()
 
 

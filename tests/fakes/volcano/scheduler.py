@@ -27,12 +27,14 @@ KIND = {"Unschedulable": "Warning", "Scheduled": "Normal"}
 class Scheduler:
     """`session` looks at the whole cluster once."""
 
-    def __init__(self, api: Api, cluster: Cluster, dialect: Dialect, preempts: bool) -> None:
-        self._api, self._cluster, self._dialect, self._preempts = api, cluster, dialect, preempts
+    def __init__(self, api: Api, cluster: Cluster, dialect: Dialect) -> None:
+        self._api, self._cluster, self._dialect = api, cluster, dialect
+        self._preempts = False
         self._recorder = Recorder(api, SCHEDULER)
         self._assumed: dict[str, str] = {}
 
-    def session(self) -> None:
+    def session(self, preempts: bool) -> None:
+        self._preempts = preempts
         there = {pod["metadata"]["uid"]: pod for pod in self._cluster.all("pods")}
         self._assumed = {uid: node for uid, node in self._assumed.items()
                          if uid in there and "nodeName" not in there[uid]["spec"]}  # fmt: skip

@@ -9,7 +9,7 @@ COMPONENTS = ("controller", "scheduler")
 
 
 class Switches:
-    """`paused` are components that do nothing for now; `webhook` is "serve" or "hang"."""
+    """`paused` are components that do nothing for now; `webhook` is "serve" or "hang"; `preempts`: see `Scheduler`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,6 +21,10 @@ class Switches:
     @property
     def webhook(self) -> str:
         return str(self._read().get("webhook", "serve"))
+
+    @property
+    def preempts(self) -> bool:
+        return bool(self._read().get("preempts"))
 
     def _read(self) -> dict[str, object]:
         try:

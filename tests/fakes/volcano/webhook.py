@@ -19,6 +19,8 @@ from switches import Switches
 
 PORT = 8443
 HANG_S = 60
+# How long the API server waits for an answer.
+TIMEOUT_S = 10
 RULE = {"apiGroups": ["batch.volcano.sh"], "apiVersions": ["v1alpha1"], "resources": ["jobs"]}
 # Path, kind of configuration, its name, the webhook's name, and when it is asked.
 MUTATE = ("/jobs/mutate", "MutatingWebhookConfiguration", "volcano-admission-service-jobs-mutate",
@@ -29,10 +31,8 @@ ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 
 
 class Webhook:
-    """`timeout_s` is how long the API server waits for an answer: whole seconds, up to 30."""
-
-    def __init__(self, api: Api, dialect: Dialect, switches: Switches, directory: Path, timeout_s: int) -> None:
-        self._api, self._dialect, self._switches, self._timeout_s = api, dialect, switches, timeout_s
+    def __init__(self, api: Api, dialect: Dialect, switches: Switches, directory: Path) -> None:
+        self._api, self._dialect, self._switches = api, dialect, switches
         self._certificate, key = _certificate(directory)
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(self._certificate, key)
@@ -58,7 +58,7 @@ class Webhook:
                         "failurePolicy": "Fail",
                         "matchPolicy": "Equivalent",
                         "sideEffects": "NoneOnDryRun",
-                        "timeoutSeconds": self._timeout_s,
+                        "timeoutSeconds": TIMEOUT_S,
                         "admissionReviewVersions": ["v1"],
                     }
                 ],

@@ -72,9 +72,8 @@ def test_a_queue_of_volcano_1_5(volcano: VolcanoBed, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_queue_of_the_newest_volcano(start_volcano: object, tmp_path: Path) -> None:
-    assert callable(start_volcano)
-    check_queues(start_volcano(release="master"), tmp_path)
+def test_a_queue_of_the_newest_volcano(new_volcano: VolcanoBed, tmp_path: Path) -> None:
+    check_queues(new_volcano, tmp_path)
 
 
 def host_of(bed: K8sBed, **keys: str) -> VolcanoHost:

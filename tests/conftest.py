@@ -44,7 +44,7 @@ SELECTION = pytest.StashKey[Selection]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--chaos-seconds", type=float, default=None, help="how long the chaos test goes on (default 30; an hour: 3600)"
+        "--chaos-seconds", type=float, default=None, help="how long the chaos test goes on (default 15; an hour: 3600)"
     )
     parser.addoption("--fast", action="store_true", help=f"without {groups.NOT_FAST}")
     parser.addoption("--long", action="store_true", help="also the repetitions of what shorter tests prove")

@@ -22,8 +22,8 @@ heartbeat: 0.5s
 hosts:
   h1: {type: plain, ssh: h1}
 """
-ROUNDS = 4
-LOCAL_JOBS = 12
+ROUNDS = 2
+LOCAL_JOBS = 8
 # The shell's own clock: nothing is started to read it.
 TIMED = "echo $EPOCHREALTIME; sleep 0.05; echo $EPOCHREALTIME"
 GATED = "echo begun; until [ -e go ]; do sleep 0.05; done"

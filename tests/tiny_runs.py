@@ -34,9 +34,16 @@ def environment(cache: Path, **more: str) -> dict[str, str]:
         **{name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")},
         # As pytest has it, by pyproject.toml.
         "PYTHONPATH": f"{TESTS}:{TESTS.parent}:{TESTS.parent}/examples/names",
+        **on_cpu(cache),
+        **more,
+    }
+
+
+def on_cpu(cache: Path) -> dict[str, str]:
+    """The variables of a training that compiles nothing anew which is in JAX's cache."""
+    return {
         "JAX_PLATFORMS": "cpu",
         **kept_programs.environment(cache),
-        **more,
     }
 
 

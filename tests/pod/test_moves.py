@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from beds.sshd import SshBed
 from fleet import Dispatcher, Fleet, wait_until
-from tiny_runs import TESTS, arrays_of_checkpoints, assert_same_bits, metric_lines
+from tiny_runs import TESTS, arrays_of_checkpoints, assert_same_bits, metric_lines, on_cpu
 from tiny_training import config, made
 
 from dispatcher.contract import BOOTSTRAP_FILE, RUN_FILE
@@ -27,19 +27,21 @@ hosts:
   h1: {type: plain, ssh: h1}
   h2: {type: plain, ssh: h2}
 methods:
-  m: {backoff: 1s, env: {JAX_PLATFORMS: cpu}}
-  moving: {on_move: restart, backoff: 1s, env: {JAX_PLATFORMS: cpu}}
+  m: {backoff: 1s, env: &env %s}
+  moving: {on_move: restart, backoff: 1s, env: *env}
 kill_grace: 20s
 """
+# The training that is preempted, and that is made without a break.
+WORDS: dict[str, Any] = {"steps": 200, "save_every": 20, "eval_every": 100}
 
 
 class Lab:
     """A workspace under git, and two hosts that are reached by ssh and see nothing of it."""
 
-    def __init__(self, fleet: Fleet, ssh: SshBed) -> None:
+    def __init__(self, fleet: Fleet, ssh: SshBed, cache: Path) -> None:
         self.fleet = fleet
         self.ssh = ssh
-        fleet.write_config(CONFIG)
+        fleet.write_config(CONFIG % json.dumps(on_cpu(cache)))
         jobs = fleet.root / "jobs"
         jobs.mkdir()
         shutil.copy(TESTS / "tiny_training.py", jobs / "tiny.py")
@@ -80,19 +82,37 @@ class Lab:
 
 
 @pytest.fixture
-def lab(fleet: Fleet, start_ssh: Callable[..., SshBed]) -> Lab:
+def lab(fleet: Fleet, start_ssh: Callable[..., SshBed], jax_cache: Path) -> Lab:
     # The interpreter may be installed in the home directory, of which the hosts have their own.
-    return Lab(fleet, start_ssh(shared=[Path(sys.base_prefix)]))
+    return Lab(fleet, start_ssh(shared=[Path(sys.base_prefix), jax_cache]), jax_cache)
 
 
-def test_a_job_class_runs_on_a_host_that_sees_nothing_of_the_workspace(lab: Lab) -> None:
-    lab.train("h1", steps=5)
-    pod = lab.start("--until-empty", "--slots", "0", "--outlet", "h1:2")
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Any]]:
+    """The training without a break, and its result."""
+    job = made(tmp_path_factory.mktemp("undisturbed"), "a", **WORDS)
+    return job, job()
+
+
+def test_a_preempted_training_stays_with_the_host_that_has_its_checkpoint(
+    lab: Lab, undisturbed: tuple[Any, dict[str, Any]]
+) -> None:
+    """The host sees nothing of the workspace; what the job class reports comes home."""
+    lab.train("h1", "local", **WORDS)
+    pod = lab.start("--until-empty", "--outlet", "h1:1")
+    lab.preempt("h1")
+    wait_until(lambda: lab.fleet.record("a").attempt == 2, "its second attempt", 60)
     assert pod.end(240) == 0, pod.said
     record = lab.fleet.record("a")
-    assert (record.state, record.outlet, record.host) == ("done", "h1", "h1"), lab.fleet.output("a")
-    directory = lab.fleet.attempt("a").directory
-    assert json.loads((directory / "result.json").read_text())["steps"] == 5
+    assert (record.state, record.outlet, record.host, record.attempt, record.checkpoint_at) == (
+        "done", "h1", "h1", 2, None,
+    )  # fmt: skip
+    back = next(line for line in lab.fleet.history("a") if line.event == "auto_requeued")
+    assert (back.set["outlet"], back.set["checkpoint_at"]) == ("h1", "cluster h1")
+    assert "resuming from step" in lab.fleet.output("a", 2)
+
+    directory = lab.fleet.attempt("a", 2).directory
+    assert json.loads((directory / "result.json").read_text())["steps"] == WORDS["steps"]
     run = json.loads((directory / RUN_FILE).read_text())
     assert (run["status"], run["host"], run["devices"]) == ("completed", "h1", 1)
     assert run["commit"] and run["digest"]
@@ -101,31 +121,17 @@ def test_a_job_class_runs_on_a_host_that_sees_nothing_of_the_workspace(lab: Lab)
     assert lab.there("h1", "runs/checkpoints/default/default/a/latest")
     assert not (lab.fleet.root / "runs").exists()
 
-
-def test_a_preempted_training_stays_with_the_host_that_has_its_checkpoint(lab: Lab) -> None:
-    words = {"steps": 200, "save_every": 20, "eval_every": 100}
-    lab.train("h1", "local", **words)
-    pod = lab.start("--until-empty", "--outlet", "h1:1")
-    lab.preempt("h1")
-    wait_until(lambda: lab.fleet.record("a").attempt == 2, "its second attempt", 60)
-    assert pod.end(240) == 0, pod.said
-    record = lab.fleet.record("a")
-    assert (record.state, record.outlet, record.attempt, record.checkpoint_at) == ("done", "h1", 2, None)
-    back = next(line for line in lab.fleet.history("a") if line.event == "auto_requeued")
-    assert (back.set["outlet"], back.set["checkpoint_at"]) == ("h1", "cluster h1")
-    assert "resuming from step" in lab.fleet.output("a", 2)
-
+    job, _ = undisturbed
     (mirror,) = lab.there("h1", "runs")
-    undisturbed = made(lab.fleet.root / "undisturbed", "a", **words)
-    undisturbed()
-    expected, found = arrays_of_checkpoints(undisturbed), arrays_of_checkpoints(made(mirror, "a", **words))
+    expected, found = arrays_of_checkpoints(job), arrays_of_checkpoints(made(mirror, "a", **WORDS))
     for one, other in zip(expected, found, strict=True):
         assert_same_bits(one, other)
     (metrics,) = lab.there("h1", "run_state/jobs/a/2/metrics.jsonl")
-    assert metric_lines(metrics) == metric_lines(undisturbed.spec.result_path("metrics.jsonl"))
+    assert metric_lines(metrics) == metric_lines(job.spec.result_path("metrics.jsonl"))
 
 
-def test_status_says_where_it_waits_for_its_checkpoint(lab: Lab) -> None:
+def test_it_waits_for_the_host_that_has_its_checkpoint_unless_its_method_says_otherwise(lab: Lab) -> None:
+    """Status says what it waits for; a method with `on_move: restart` starts anew on the next host."""
     lab.train("h1", "h2", steps=4000, save_every=20, eval_every=None)
     first = lab.start("--slots", "0", "--outlet", "h1:1", "--on-exit", "stop")
     wait_until(lambda: lab.steps("h1") >= 50, "step 50", 120)
@@ -140,17 +146,9 @@ def test_status_says_where_it_waits_for_its_checkpoint(lab: Lab) -> None:
     wait_until(lambda: waits in lab.fleet.run("show", "a"), "status says what it waits for")
     assert lab.fleet.record("a").attempt == 1
 
-
-def test_where_its_method_says_so_it_starts_anew_on_the_next_host(lab: Lab) -> None:
-    lab.train("h1", "h2", method="moving", steps=4000, save_every=20, eval_every=None)
-    first = lab.start("--slots", "0", "--outlet", "h1:1", "--on-exit", "stop")
-    wait_until(lambda: lab.there("h1", "runs/checkpoints/*/*/a/latest"), "a checkpoint", 120)
-    assert first.stop() == 0
     lab.train("h1", "h2", method="moving", steps=10, eval_every=None)
-    other = lab.start("--until-empty", "--slots", "0", "--outlet", "h2:1", pod="other")
-    assert other.end(240) == 0, other.said
-    record = lab.fleet.record("a")
-    assert (record.state, record.outlet, record.attempt) == ("done", "h2", 2)
+    record = lab.fleet.wait_for("a", "done", timeout_s=240)
+    assert (record.outlet, record.attempt) == ("h2", 2)
     assert "resuming" not in lab.fleet.output("a", 2)
     assert "a starts anew: h2 does not see its checkpoint" in other.said
 
@@ -184,9 +182,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     thread.join()
 
 
-def test_with_checkpoints_in_an_object_store_it_goes_on_where_there_is_room(lab: Lab, store: dict[str, str]) -> None:
-    words = {"steps": 200, "save_every": 20, "eval_every": 100}
-    lab.train("h1", "h2", checkpoints="s3://lab/checkpoints", env=store, **words)
+def test_with_checkpoints_in_an_object_store_it_goes_on_where_there_is_room(
+    lab: Lab, store: dict[str, str], undisturbed: tuple[Any, dict[str, Any]]
+) -> None:
+    lab.train("h1", "h2", checkpoints="s3://lab/checkpoints", env=store, **WORDS)
     pod = lab.start("--until-empty", "--outlet", "h1:1", "--outlet", "h2:1")
     # The one that was reached first.
     first = lab.fleet.wait_for("a", "running").outlet
@@ -197,4 +196,4 @@ def test_with_checkpoints_in_an_object_store_it_goes_on_where_there_is_room(lab:
     assert (record.state, record.outlet, record.attempt) == ("done", "h1" if first == "h2" else "h2", 2)
     assert "resuming from step" in lab.fleet.output("a", 2)
     row = json.loads((lab.fleet.attempt("a", 2).directory / "result.json").read_text())
-    assert row == made(lab.fleet.root / "undisturbed", "a", **words)()
+    assert row == undisturbed[1]

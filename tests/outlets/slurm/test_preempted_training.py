@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from beds.slurm import SlurmBed
 from fleet import Fleet, wait_until
-from tiny_runs import TESTS, arrays_of_checkpoints, assert_same_bits, metric_lines
+from tiny_runs import TESTS, arrays_of_checkpoints, assert_same_bits, metric_lines, on_cpu
 from tiny_training import config, made
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow]
@@ -20,11 +20,11 @@ CONFIG = """
 hosts:
   hpc: {type: slurm, partitions: [low]}
 methods:
-  m: {backoff: 1s, env: {JAX_PLATFORMS: cpu}}
+  m: {backoff: 1s, env: %s}
 kill_grace: 30s
 """
 WORDS: dict[str, Any] = {"steps": 200, "save_every": 20, "eval_every": 100}
-OTHERS = "#!/bin/sh\nsleep 6"
+OTHERS = "#!/bin/sh\nsleep 2"
 
 
 def steps(metrics: Path) -> int:
@@ -32,11 +32,17 @@ def steps(metrics: Path) -> int:
     return int(json.loads(lines[-1])["step"]) if lines else 0
 
 
-# Without a grace period SLURM gives KillWait between TERM and KILL; with one, the dispatcher stops the attempt in it.
-@pytest.mark.parametrize("settings", [{"kill_wait_s": 30}, {"grace_s": 30}], ids=["kill wait", "grace"])
-def test_a_preempted_training(fleet: Fleet, start_slurm: Callable[..., SlurmBed], settings: dict[str, int]) -> None:
+# Without a grace period SLURM gives KillWait between TERM and KILL; with one, the dispatcher stops the attempt in it,
+# as test_end_to_end.py proves with a training of a few lines.
+GRACE = pytest.param({"grace_s": 30}, id="grace", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("settings", [pytest.param({"kill_wait_s": 30}, id="kill wait"), GRACE])
+def test_a_preempted_training(
+    fleet: Fleet, start_slurm: Callable[..., SlurmBed], jax_cache: Path, settings: dict[str, int]
+) -> None:
     slurm = start_slurm(nodes=1, **settings)
-    fleet.write_config(CONFIG)
+    fleet.write_config(CONFIG % json.dumps(on_cpu(jax_cache)))
     jobs = fleet.root / "jobs"
     jobs.mkdir()
     shutil.copy(TESTS / "tiny_training.py", jobs / "tiny.py")

@@ -88,12 +88,14 @@ def test_each_of_many_notices_arrives_once_although_pods_are_killed(fleet: Fleet
         after="0.1s",
         per_hour=100,
     )
-    fleet.write_manifest([shell(f"a{number}", f"sleep 2; exit {10 + number}") for number in range(12)])
+    entries = [shell(f"a{number}", f"exit {10 + number}") for number in range(12)]
+    fleet.write_manifest(entries[:4])
     pods = [fleet.start(f"pod-{number}", poll="0.3") for number in range(3)]
     for number in range(2):
-        wait_until(lambda count=2 * number + 1: len(ends(fleet)) >= count, "some notices")
+        wait_until(lambda count=number: claims(fleet) > count, "a notice is being sent")
         pods[number].kill()
         pods[number] = fleet.start(f"pod-{number}", poll="0.3")
+        fleet.write_manifest(entries[: 8 + 4 * number])
     wait_until(lambda: sorted(fleet.states().values()) == ["failed"] * 12, "all jobs have failed")
 
     def all_are_settled() -> bool:

@@ -21,7 +21,7 @@ from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_words
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.remote.programs import Finished
 from dispatcher.outlets.remote.road import explain_limit
-from dispatcher.outlets.volcano.helper_job import CONTAINER, PYTHON, USING, helper_job
+from dispatcher.outlets.volcano.helper_job import CONTAINER, IDLE_S, PYTHON, USING, helper_job
 from dispatcher.outlets.volcano.helper_pod import HelperPod, Steps
 from dispatcher.outlets.volcano.kubectl import Kubectl
 from dispatcher.outlets.volcano.merging import FILE, read_template
@@ -48,14 +48,17 @@ _TERMINATED: Final = re.compile(r"command terminated with (?:non-zero )?exit cod
 
 
 class HelperRoad:
-    """The road to the volume of a host. `owner` is who has the helper: two at the same time must differ in it."""
+    """The road to the volume of a host. `owner` is who has the helper: two at the same time must differ in it.
 
-    def __init__(self, host: VolcanoHost, layout: Layout, owner: str) -> None:
+    A helper that no call has used for `idle_s` ends by itself.
+    """
+
+    def __init__(self, host: VolcanoHost, layout: Layout, owner: str, idle_s: int = IDLE_S) -> None:
         """Raises StorageError, and TemplateError for a template of the project's Jobs that cannot be used."""
         self.sent_bytes = 0
         self._host = host
         self._kubectl = Kubectl(host, layout.root)
-        job = helper_job(host, workspace_id(layout), owner, read_template(layout.templates_dir / FILE))
+        job = helper_job(host, workspace_id(layout), owner, read_template(layout.templates_dir / FILE), idle_s)
         self._helper = HelperPod(host.name, self._kubectl, job)
         # The helper's pod since it was ready; empty: it has to be looked for.
         self._pod = ""

@@ -16,7 +16,7 @@ CONTAINER: Final = "helper"
 PYTHON: Final = "python3"
 HELPER_LABEL: Final = "dispatcher/helper"
 OWNER_ANNOTATION: Final = "dispatcher/owner"
-# After so long without a call it ends by itself; its dispatcher may have been killed.
+# After so long without a call it ends by itself, unless something else is said; its dispatcher may have been killed.
 IDLE_S: Final = 300
 # One that never started ends as well.
 _LONGEST_S: Final = 12 * 3600
@@ -57,12 +57,14 @@ USING: Final = (
 )
 
 
-def helper_job(host: VolcanoHost, workspace: str, owner: str, template: Mapping[str, Any]) -> dict[str, Any]:
+def helper_job(
+    host: VolcanoHost, workspace: str, owner: str, template: Mapping[str, Any], idle_s: int = IDLE_S
+) -> dict[str, Any]:
     """The Job of `owner`'s helper: the same name for the same helper, another one when the configuration changes.
 
     Who may fetch images and write on the volume is as in the project's `template` of Jobs.
     """
-    pod = {**_pod(host), **_of_template(template)}
+    pod = {**_pod(host, idle_s), **_of_template(template)}
     # What is in the name is the same in every dispatcher of the owner.
     identity = msgspec.json.encode([host.name, owner, pod], order="deterministic")
     name = f"d-{workspace}-helper-{hashlib.blake2b(identity, digest_size=_NAME_BYTES).hexdigest()}"
@@ -91,11 +93,11 @@ def _of_template(template: Mapping[str, Any]) -> dict[str, Any]:
     return {key: pod[key] for key in _FROM_TEMPLATE if pod.get(key) is not None}
 
 
-def _pod(host: VolcanoHost) -> dict[str, Any]:
+def _pod(host: VolcanoHost, idle_s: int) -> dict[str, Any]:
     container = {
         "name": CONTAINER,
         "image": host.helper_image or host.image,
-        "command": [PYTHON, "-I", "-c", _WAITING, _USED, str(IDLE_S)],
+        "command": [PYTHON, "-I", "-c", _WAITING, _USED, str(idle_s)],
         # Directories that begin with `~` are on the volume.
         "env": [{"name": "HOME", "value": host.pvc_mount_path}],
         "resources": {

@@ -7,19 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from beds.k8s import K8sBed
 from fleet import wait_until
 from outlets.remote.calls import ask, unreached, wait
 from outlets.volcano.helpers import MOUNT, Site, archive
 
 from dispatcher.outlets.remote.connection import Lane, Unreached
 from dispatcher.outlets.remote.operations import Hello, Run, Stored
-from dispatcher.outlets.volcano import helper_job
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +35,8 @@ def test_a_pod_that_was_deleted_is_made_anew_in_the_same_call(site: Site) -> Non
     assert ask(connection, Run(words=["echo", "yes"])).out == "yes\n"
 
 
-def test_one_that_was_idle_for_too_long_is_made_anew(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helper_job, "IDLE_S", 5)
-    connection = site.connect()
+def test_one_that_was_idle_for_too_long_is_made_anew(site: Site) -> None:
+    connection = site.connect(idle_s=3)
     ask(connection, Hello())
     (pod,) = site.pods()
     wait_until(lambda: site.k8s.pod(pod)["status"]["phase"] == "Succeeded", "the helper has ended")
@@ -110,16 +106,14 @@ from pathlib import Path
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import Run
-from dispatcher.outlets.volcano import helper_job
 from dispatcher.outlets.volcano.helper import HelperRoad
 from dispatcher.workspace import Layout
-helper_job.IDLE_S = 3
 workspace, namespace, kubeconfig = sys.argv[1:]
 host = VolcanoHost(
     name="cloud", cluster="cloud", image="python:3.12", pvc_name="data", pvc_mount_path={mount!r},
     namespace=namespace, kubeconfig=kubeconfig,
 )
-call = Connection("cloud", HelperRoad(host, Layout(Path(workspace)), "killed")).call(
+call = Connection("cloud", HelperRoad(host, Layout(Path(workspace)), "killed", idle_s=3)).call(
     [Run(words=["sh", "-c", {gate!r}])], timeout_s=60
 )
 while call.outcome() is None:
@@ -155,18 +149,13 @@ def kubectls_of(ancestor: int) -> list[int]:
     return [pid for pid, _, name in rows if pid in below and name.strip() == "kubectl"]
 
 
-def test_a_node_that_is_lost_with_the_helper(start_k8s: Callable[..., K8sBed], tmp_path: Path) -> None:
-    workspace = tmp_path / "workspace"
-    workspace.mkdir()
-    k8s = start_k8s(nodes=2)
-    site = Site(k8s, workspace)
+def test_a_node_that_is_lost_with_the_helper(site: Site) -> None:
     connection = site.connect()
     first = ask(connection, Run(words=["uname", "-n"])).out.strip()
     node = site.k8s.pod(first)["spec"]["nodeName"]
-    k8s.node_away(node)
+    site.k8s.node_away(node)
     why = unreached(connection, [Run(words=["uname", "-n"])], timeout_s=20)
     assert first in why
     other = ask(connection, Run(words=["uname", "-n"]), timeout_s=60).out.strip()
     assert other != first
     assert site.k8s.pod(other)["spec"]["nodeName"] != node
-    site.close()

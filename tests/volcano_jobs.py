@@ -136,13 +136,19 @@ class VolcanoJobs:
 
         A question without an answer proves nothing, here as in a dispatcher.
         """
-        seen: list[JobState | OutletError | None] = []
+        seen: list[JobState | OutletError | None] = [None]
+        known: list[object] = []
 
         def is_there() -> bool:
+            # The bed's own look is cheap, and a program of kubectl is not.
+            if known[-1:] == [now := self.bed.revisions()]:
+                return False
+            known.append(now)
             try:
                 one = self.state(job)
             except OutletError as error:
                 seen.append(error)
+                known.clear()
                 return False
             seen.append(one)
             return one is None if phase is None else one is not None and one.phase is phase and why in one.why

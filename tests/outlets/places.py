@@ -431,13 +431,13 @@ class VolcanoPlace(Place):
 
     kind = "volcano"
     is_queue = True
-    # More than the nodes run at once. They keep the stand-in for Volcano's programs busy for a while.
-    many = 60
+    # Each is a Kubernetes pod, which takes its time of processors to begin and to end.
+    many = 20
     patience_s = 5 * PATIENCE_S
     # Files are delivered by one program, and the Job is made by another.
     submits_at_once = False
     # Each call is a `kubectl exec` and a `kubectl get`.
-    poll_s = 0.5
+    poll_s = 1.0
 
     def __init__(self, root: Path, bed: VolcanoBed) -> None:
         self.bed = bed

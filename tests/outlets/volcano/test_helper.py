@@ -32,7 +32,7 @@ def test_files_are_written_and_read_on_the_volume(site: Site) -> None:
 
 def test_large_files_go_both_ways_and_are_sent_once(site: Site, tmp_path: Path) -> None:
     connection = site.connect()
-    store = archive(tmp_path, 20)
+    store = archive(tmp_path, 5)
     assert ask(connection, store, lane=Lane.TRANSFER) == Stored()
     sent_bytes = connection.road.sent_bytes
     assert sent_bytes > store.size
@@ -51,7 +51,7 @@ def test_large_files_go_both_ways_and_are_sent_once(site: Site, tmp_path: Path) 
 
 def test_two_calls_at_once_share_one_helper(site: Site, tmp_path: Path) -> None:
     connection = site.connect()
-    store = archive(tmp_path, 20)
+    store = archive(tmp_path, 5)
     transfer = connection.call([store], timeout_s=60, lane=Lane.TRANSFER)
     control = connection.call([Tail(path=f"{MOUNT}/nothing")], timeout_s=60)
     (told,), (stored,) = wait(connection, control), wait(connection, transfer)

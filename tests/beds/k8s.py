@@ -47,10 +47,8 @@ class K8sSettings:
     max_pods: int = 110
     # Further resources of each node, such as {"rdma/hca": 4}.
     resources: Mapping[str, int] = field(default_factory=dict)
-    # How long a node may be silent before it is NotReady, and how long its pods are kept then.
+    # How long a node may be silent before it is NotReady. Its pods are kept five minutes then, unless they say less.
     node_grace_s: int = 10
-    eviction_s: int = 300
-    api_options: tuple[str, ...] = ()
 
 
 class K8sBed(Bed):
@@ -81,11 +79,6 @@ class K8sBed(Bed):
         self.run("mount", "-t", "tmpfs", "-o", "size=1m", "small", f"{self.directory}/small")
         self._plane = ControlPlane(
             self,
-            [
-                f"--default-not-ready-toleration-seconds={self.settings.eviction_s}",
-                f"--default-unreachable-toleration-seconds={self.settings.eviction_s}",
-                *self.settings.api_options,
-            ],
             [
                 f"--node-monitor-grace-period={self.settings.node_grace_s}s",
                 "--node-monitor-period=1s",

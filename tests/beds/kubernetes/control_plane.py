@@ -34,11 +34,10 @@ CONTROLLERS = (
 
 
 class ControlPlane:
-    """`api_options` and `controller_options` are more flags of kube-apiserver and kube-controller-manager."""
+    """`controller_options` are more flags of kube-controller-manager."""
 
-    def __init__(self, bed: Bed, api_options: list[str], controller_options: list[str]) -> None:
+    def __init__(self, bed: Bed, controller_options: list[str]) -> None:
         self._bed = bed
-        self._api_options = api_options
         self._controller_options = controller_options
         self._pids: dict[str, int] = {}
         self.tokens = {user: secrets.token_hex(16) for user in USERS}
@@ -85,7 +84,6 @@ class ControlPlane:
             f"--service-account-key-file={certs}/accounts.key",
             f"--service-account-signing-key-file={certs}/accounts.key", "--allow-privileged=true",
             "--endpoint-reconciler-type=none", "--kubelet-preferred-address-types=InternalIP", GATES, KINDS,
-            *self._api_options,
         )  # fmt: skip
         self._wait(self.api.is_ready, "kube-apiserver", 120)
 

@@ -188,7 +188,7 @@ def test_a_name_that_was_taken_over(nfs):
     assert "a dispatcher named 'pod' is already running (on host host-a" in refused.output()
     a.cut()
     lab.a = b
-    wait_until(lambda: _takes_over(lab), "a dispatcher of that name may start on host-b", 120)
+    wait_until(lambda: _takes_over(lab), "a dispatcher of that name may start on host-b", 120, 2)
     a.restore()
     assert old.wait(90) == 1, old.output()
     assert "a dispatcher named 'pod' is already running (on host host-b" in old.output()

@@ -74,6 +74,8 @@ def serve(requests: socket.socket) -> str:
             sys.exit()
         pid = fork()
         if pid == 0:
+            # The object would close its descriptor, which may be another's by then.
+            requests.detach()
             return set_up(json.loads(data), descriptors)
         with contextlib.suppress(BrokenPipeError):
             os.write(descriptors[-1], b" %d " % pid if pid > 0 else b" 0 0 ")

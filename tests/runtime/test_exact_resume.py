@@ -98,7 +98,7 @@ def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, jax_c
     dispatcher = fleet.start("pod", "--until-empty", **environment(jax_cache, **COMPILED_FAST))
 
     first = fleet.attempt("preempted", 1).directory / "metrics.jsonl"
-    wait_until(lambda: first.exists() and len(first.read_text().splitlines()) >= 4, "the training has begun")
+    wait_until(lambda: first.exists() and len(first.read_text().splitlines()) >= 4, "the training has begun", 240)
     record = fleet.record("preempted")
     assert record.pid is not None
     os.kill(record.pid, signal.SIGTERM)

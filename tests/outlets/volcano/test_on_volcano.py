@@ -112,7 +112,8 @@ def test_preempted_by_volcano(jobs: VolcanoJobs) -> None:
     assert "Evict: Pod is evicted, because of preempt" in jobs.details().why
 
 
-def test_while_it_is_being_preempted(jobs: VolcanoJobs) -> None:
+def test_while_it_is_being_preempted(volcano: VolcanoBed, tmp_path: Path) -> None:
+    jobs = VolcanoJobs(volcano, tmp_path, grace_s=60)
     jobs.submit("trap '' TERM; echo begun >begun; while :; do sleep 0.1; done")
     jobs.wait_for_file("begun")
     jobs.bed.preempt(jobs.job())
@@ -168,12 +169,15 @@ def test_suspended_by_somebody(jobs: VolcanoJobs) -> None:
     assert (again.reason, again.was_preempted) == (PREEMPTED, True)
 
 
-def test_a_job_that_somebody_deletes(jobs: VolcanoJobs) -> None:
+def test_a_job_that_somebody_deletes(volcano: VolcanoBed, tmp_path: Path) -> None:
     """It runs as long as a pod of it is left; then nothing is known of it but that it is gone."""
-    jobs.submit("trap 'sleep 1; exit 9' TERM; echo begun >begun; while :; do sleep 0.1; done")
+    jobs = VolcanoJobs(volcano, tmp_path, grace_s=60)
+    ends = "until [ -e go ]; do sleep 0.1; done; exit 9"
+    jobs.submit(f"trap '{ends}' TERM; echo begun >begun; while :; do sleep 0.1; done")
     jobs.wait_for_file("begun")
     jobs.bed.lose(jobs.job())
     jobs.wait(Phase.RUNNING, "its Job was deleted")
+    jobs.file("go").touch()
     jobs.wait(None)
     detail = jobs.details()
     assert (detail.phase, detail.exit_code, detail.reason, detail.may_still_run) == (Phase.ENDED, None, "", True)

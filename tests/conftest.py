@@ -148,7 +148,8 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 def _refused() -> int:
     pytest.fail(
         "os.fork in the process that runs the tests: it may have JAX's threads, and a forked child has the locks that "
-        "these held and nobody to release them. Use commands.Popen (tests/commands.py), forks.run (tests/forks.py) or subprocess"
+        "these held and nobody to release them. Use commands.Popen (tests/commands.py), forks.run (tests/forks.py) or "
+        "subprocess"
     )
 
 

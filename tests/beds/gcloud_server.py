@@ -20,7 +20,7 @@ import sys
 import time
 
 CLONE_NEWNET = 0x4000_0000
-# They find the user's home when they are imported. The server's own is none, so that another one would be noticed.
+# They find the user's home when they are imported. The server itself has none.
 OF_THE_HOME = ("googlecloudsdk.command_lib.util.ssh.ssh",)
 # The length of what follows, in decimal digits.
 HEAD_BYTES = 20

@@ -39,7 +39,7 @@ class WarmGcloud:
     def __init__(self, program: str) -> None:
         """`program` is the path of the real gcloud."""
         self._name = f"dispatcher-gcloud-{os.getpid()}-{os.urandom(8).hex()}"
-        own = {"CLOUDSDK_PYTHON_ARGS": "-S -m gcloud_server", "PYTHONPATH": HERE, "HOME": "/nonexistent"}
+        own = {"CLOUDSDK_PYTHON_ARGS": "-S -m gcloud_server", "PYTHONPATH": HERE, "HOME": "/dev/null"}
         self._server = subprocess.Popen(
             [program, self._name],
             env={**os.environ, **own},

@@ -103,7 +103,7 @@ def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, jax_c
     assert record.pid is not None
     os.kill(record.pid, signal.SIGTERM)
     told.touch()
-    dispatcher.end(240)
+    dispatcher.end(600)
 
     said = fleet.output("preempted", 1)
     assert fleet.exit_file("preempted", 1)["exit_code"] == 75, said

@@ -17,6 +17,7 @@ import pytest
 from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     close_unused,
     k8s,
+    kubectl_home,
     mark_beds,
     new_volcano,
     note_last_users,

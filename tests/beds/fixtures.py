@@ -24,6 +24,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -209,7 +210,13 @@ def shared_volcano() -> Iterator[Shared[VolcanoBed]]:
 
 
 @pytest.fixture
-def volcano(shared_volcano: Shared[VolcanoBed]) -> Iterator[VolcanoBed]:
+def kubectl_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What kubectl keeps of a cluster does not stay in the home directory."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home of kubectl"))
+
+
+@pytest.fixture
+def volcano(shared_volcano: Shared[VolcanoBed], kubectl_home: None) -> Iterator[VolcanoBed]:
     """A cluster of two nodes with 16 CPUs and eight GPUs each, and an empty namespace, `volcano.namespace`.
 
     It has Volcano 1.5.1 as it is when installed.
@@ -232,7 +239,7 @@ def shared_new_volcano() -> Iterator[Shared[VolcanoBed]]:
 
 
 @pytest.fixture
-def new_volcano(shared_new_volcano: Shared[VolcanoBed]) -> Iterator[VolcanoBed]:
+def new_volcano(shared_new_volcano: Shared[VolcanoBed], kubectl_home: None) -> Iterator[VolcanoBed]:
     """As `volcano`, of the release after 1.5, with one node."""
     with _one_test(shared_new_volcano) as bed:
         yield bed
@@ -247,7 +254,7 @@ def _one_test(shared: Shared[VolcanoBed]) -> Iterator[VolcanoBed]:
 
 
 @pytest.fixture
-def start_k8s() -> Iterator[Callable[..., K8sBed]]:
+def start_k8s(kubectl_home: None) -> Iterator[Callable[..., K8sBed]]:
     """Makes clusters from the fields of `K8sSettings`."""
     with contextlib.ExitStack() as beds:
 

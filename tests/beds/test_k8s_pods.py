@@ -121,6 +121,7 @@ def test_a_secret_that_is_not_there(k8s: K8sBed) -> None:
 
 
 def test_what_configmaps_secrets_and_fields_say(k8s: K8sBed) -> None:
+    assert Path("/var/run").readlink() == Path("/run")
     trap = "no: 'quote\"\nand 1e3"
     k8s.create(
         {
@@ -131,15 +132,17 @@ def test_what_configmaps_secrets_and_fields_say(k8s: K8sBed) -> None:
         },
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "stringData": {"id": "hidden"}},
     )
+    script = 'printf "%s|%s|%s|%s|" "$TRAP" "$KEY" "$NAME" "$ADDRESS"; cat /etc/words/file /run/a-key/id'
     asking = pod(
-        "asking", "sh", "-c", 'printf "%s|%s|%s|%s|" "$TRAP" "$KEY" "$NAME" "$ADDRESS"; cat /etc/words/file /ssh/id',
+        "asking", "sh", "-c", script,
         volumes=[
             {"name": "words", "configMap": {"name": "words"}},
             {"name": "key", "secret": {"secretName": "key", "defaultMode": 0o600}},
         ],
     )  # fmt: skip
     container = asking["spec"]["containers"][0]
-    container["volumeMounts"] = [{"name": "words", "mountPath": "/etc/words"}, {"name": "key", "mountPath": "/ssh"}]
+    places = {"words": "/etc/words", "key": "/var/run/a-key"}
+    container["volumeMounts"] = [{"name": name, "mountPath": path} for name, path in places.items()]
     container["env"] = [
         {"name": "TRAP", "valueFrom": {"configMapKeyRef": {"name": "words", "key": "trap"}}},
         {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "key", "key": "id"}}},
@@ -149,6 +152,7 @@ def test_what_configmaps_secrets_and_fields_say(k8s: K8sBed) -> None:
     k8s.create(asking)
     address = k8s.wait_for_phase("asking", "Succeeded")["status"]["podIP"]
     assert k8s.kubectl("logs", "asking").stdout == f"{trap}|hidden|asking|{address}|texthidden\n"
+    assert not Path("/run/a-key").exists(), "the container's links lead into the container"
 
 
 def test_shared_memory_is_as_large_as_was_asked_for(k8s: K8sBed) -> None:

@@ -12,11 +12,11 @@ import os
 import shutil
 import sys
 import sysconfig
-import tempfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..bed import HERE, BedError, wait_for
+from ..computer import temporary_directories
 from ..needs import CONTAINER, KUBELET
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ GATEWAY = "10.244.0.1"
 # Of all images: the Python that runs the tests comes first, so that what it can import is there.
 IMAGE_PATH = f"{sysconfig.get_path('scripts')}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What a container does not see of this machine: the tests' own directories.
-HIDDEN = sorted({"/tmp", "/var/tmp", tempfile.gettempdir()})
+HIDDEN = sorted({*temporary_directories(), "/var/tmp"})
 
 
 def make_network(bed: Bed) -> None:

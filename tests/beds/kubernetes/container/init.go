@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 )
 
@@ -87,11 +88,37 @@ func makeRoot(directory string, spec Spec) (string, error) {
 		return "", err
 	}
 	for _, mount := range spec.Mounts {
-		if err := bind(mount.From, filepath.Join(root, mount.To), mount.ReadOnly); err != nil {
+		to, err := within(root, mount.To)
+		if err != nil {
+			return "", err
+		}
+		if err := bind(mount.From, to, mount.ReadOnly); err != nil {
 			return "", err
 		}
 	}
 	return root, nil
+}
+
+// Where a path of the container is: links in it, such as /var/run, lead to paths of the container, not of this machine.
+func within(root, path string) (string, error) {
+	found, parts := "/", strings.Split(path, "/")
+	for links := 0; len(parts) > 0; {
+		next := filepath.Join(found, parts[0])
+		parts = parts[1:]
+		link, err := os.Readlink(filepath.Join(root, next))
+		if err != nil {
+			found = next
+			continue
+		}
+		if links++; links > 40 {
+			return "", fmt.Errorf("%s: %w", path, syscall.ELOOP)
+		}
+		if filepath.IsAbs(link) {
+			found = "/"
+		}
+		parts = append(strings.Split(link, "/"), parts...)
+	}
+	return filepath.Join(root, found), nil
 }
 
 // In this layer the directory begins empty.

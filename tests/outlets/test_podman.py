@@ -17,7 +17,7 @@ import pytest
 from fleet import wait_until
 from hostile_words import HOSTILE_WORDS
 from node_trials import archive_of
-from podman_here import IMAGE
+from podman_here import IMAGE, PODMAN
 
 from dispatcher.hosts.types import Container
 from dispatcher.outlets.local import processes
@@ -68,6 +68,9 @@ def test_words_variables_and_secrets(contained):
     assert "PATH=/usr/local/sbin" in one.output
 
 
+RUNS = os.fsencode(PODMAN) + b"\0"
+
+
 def command_lines() -> list[bytes]:
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -80,7 +83,7 @@ def command_lines() -> list[bytes]:
 def test_told_to_stop_while_the_container_starts(contained, pause_s):
     """Podman then leaves with status 0, which must not be taken for that of the command."""
     one = contained.start("", arguments=["sleep", "60"])
-    wait_until(lambda: any(b"podman\0run\0" in line for line in command_lines()), "podman runs")
+    wait_until(lambda: any(line.startswith(RUNS) and b"\0run\0" in line for line in command_lines()), "podman runs")
     time.sleep(pause_s)
     one.tell_group()
     assert one.ended().status == 143

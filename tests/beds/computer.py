@@ -250,5 +250,10 @@ def temporary_directories() -> list[str]:
     return sorted(str(path) for path in found if not any(path.is_relative_to(other) for other in found - {path}))
 
 
+def checkout_in_tmp() -> list[str]:
+    """What a host sees in /tmp of the package, if it is checked out there."""
+    return [CHECKOUT.parts[2]] if CHECKOUT.is_relative_to("/tmp") else []
+
+
 def keygen(path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "bed", "-f", str(path)], check=True)

@@ -145,7 +145,7 @@ def test_nothing_that_ran_on_a_node_survives_its_power_cut(k8s: K8sBed) -> None:
     script = "date +%s%N > /data/start; sleep 300"
     k8s.create(pod("victim", "sh", "-c", script, mounts={"mountPath": "/data"}, nodeName="n1"))
     k8s.wait_for_phase("victim", "Running")
-    wait_for((files / "start").exists, 10, "the pod has started")
+    wait_for(lambda: (files / "start").exists() and (files / "start").read_text(), 10, "the pod has started")
     started = (files / "start").read_text()
     k8s.node_kill("n1")
     k8s.node_start("n1")

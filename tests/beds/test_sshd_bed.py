@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .bed import wait_for
-from .computer import CHECKOUT
+from .computer import checkout_in_tmp
 from .slurm import ORDINARY
 from .sshd import SshBed
 
@@ -23,9 +23,8 @@ def test_hosts_look_like_machines_of_their_own(ssh: SshBed) -> None:
         answers[name] = done.stdout.split()
     assert (answers["h1"][0], answers["h2"][0]) == ("h1", "h2")
     assert answers["h1"][1] != answers["h2"][1]
-    # /tmp holds what the bed itself needs, and the package if it is checked out there; of the test nothing.
-    checkout = CHECKOUT.parts[2:3] if CHECKOUT.is_relative_to("/tmp") else ()
-    assert answers["h1"][3:] == sorted([ssh.directory.name, *checkout])
+    # /tmp holds what the bed itself needs, and of the test nothing.
+    assert answers["h1"][3:] == sorted([ssh.directory.name, *checkout_in_tmp()])
     ssh["h2"].path("file").unlink()
     assert ssh["h1"].path("file").read_text() == "mine\n"
 

@@ -148,6 +148,7 @@ def test_words_of_a_worker_that_is_not_there(tpu: TpuBed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_what_fails_with_255_is_tried_ten_times_in_a_minute(tpu: TpuBed, tmp_path: Path) -> None:
     """Also a remote command that ended so, and every scp that failed, for whatever reason."""
     for name in ("remote", "down", "scp", "keys"):
@@ -192,6 +193,7 @@ def test_without_guest_attributes_keys_need_not_be_known(tpu: TpuBed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_vanished_worker_is_noticed_by_keepalives_and_tried_again(tpu: TpuBed) -> None:
     workers = tpu.create("pod", "v4-16", spot=True)
     call = start(tpu, "ssh", "pod", "--worker=all", "--command=echo begun; sleep 300", *IMPATIENT)
@@ -337,6 +339,7 @@ def test_refusals_are_not_tried_again(tpu: TpuBed) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_errors_of_the_server_are_tried_five_times_in_half_a_minute(tpu: TpuBed) -> None:
     tpu.refuse("nodes.get", "INTERNAL", times=9)
     tpu.refuse("nodes.list", "UNAVAILABLE", times=9)

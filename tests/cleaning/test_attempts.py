@@ -110,7 +110,7 @@ def test_only_jobs_that_are_over(fleet: Fleet) -> None:
     fleet.write_config("methods: {m: {backoff: 0.01s}}\n")
     wait = "[[ $DISPATCHER_ATTEMPT != 3 ]] || { echo begun; exec sleep 600; }; echo said; exit 3"
     fleet.write_manifest([shell(job, wait, retries=2) for job in ("queued", "held", "running", "over")])
-    fleet.start("pod", "--slots", "4")
+    pod = fleet.start("pod", "--slots", "4")
     for job in ("queued", "held", "running", "over"):
         fleet.wait_running(job, 3)
     fleet.run("hold", "held")
@@ -118,10 +118,13 @@ def test_only_jobs_that_are_over(fleet: Fleet) -> None:
     fleet.wait_for("held", "held")
     fleet.wait_for("over", "abandoned")
     fleet.run("drain", "pod")
-    wait_until(lambda: "draining" in fleet.run("pods"), "the pod drains")
+    pod.says("requested by `dispatcher drain`")
     fleet.run("requeue", "queued")
     fleet.wait_for("queued", "queued")
-    before = {job: tree(fleet.layout.job_dir(job)) for job in ("queued", "held", "running")}
+    alive = ("queued", "held", "running")
+    attempts = [fleet.attempt(job, number) for job in alive for number in (1, 2, 3)]
+    wait_until(lambda: all(one.provenance.exists() for one in attempts), "what they ran from is recorded")
+    before = {job: tree(fleet.layout.job_dir(job)) for job in alive}
     done = fleet.run("clean", "--yes")
     assert firsts(done) == ["jobs/over/1", "jobs/over/2"]
     assert {job: tree(fleet.layout.job_dir(job)) for job in before} == before

@@ -94,6 +94,7 @@ def test_a_job_class_becomes_an_entry_and_runs(fleet: Fleet) -> None:
     assert "there is a job counted already" in fails(fleet, "counted", "count.yaml", "-n", "0", "--outlet", "hpc")
     fleet.run("cancel", "again")
     fleet.run("poll")
+    wait_until(lambda: not fleet.pids(), "it has ended")
 
 
 def test_faults_are_found_before_anything_is_written(fleet: Fleet) -> None:

@@ -105,7 +105,8 @@ class Volcano:
                 self._last_expiry_s = now_s
                 self._expiry.work()
         if self._is_session_due and now_s - self._last_session_s > SESSION_EVERY_S:
-            self._is_session_due, self._last_session_s = False, now_s
+            # One that is paused looks at what has come in once it goes on.
+            self._is_session_due, self._last_session_s = "scheduler" in paused, now_s
             if "controller" not in paused:
                 self._queues.work()
             if "scheduler" not in paused:

@@ -59,7 +59,7 @@ def test_one_call_for_many(place: PbsPlace) -> None:
     """However many attempts are in flight."""
     keys: list[Key] = []
     with place.holding():
-        bundles = [place.claim(f"job{number}", "true") for number in range(20)]
+        bundles = [place.claim(f"job{number}", "true") for number in range(place.many // 2)]
         place.outlet.submit(bundles)
         keys = [bundle.key for bundle in bundles]
         before = len(place.bed.calls("qstat"))

@@ -90,11 +90,20 @@ def run(command: Sequence[str], patience_s: float = 15) -> tuple[int, list[str]]
         # An interrupt from the terminal is for the command.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
-        status = child.wait()
+        status = _reap_until(child)
         left = [f"process {pid}: {words}" for pid, words in _end_of_all(patience_s).items()]
         if not _other_runs():
             left += new(before, snapshot())
     return status, left
+
+
+def _reap_until(child: subprocess.Popen[bytes]) -> int:
+    """The child's exit status. What has ended is reaped at once, as by init: tests wait until a process is gone."""
+    while True:
+        pid, status = os.wait()
+        if pid == child.pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
+            return child.returncode
 
 
 def _end_of_all(patience_s: float) -> dict[int, str]:

@@ -29,8 +29,8 @@ PACKAGE, TESTS = "dispatcher", "tests"
 ABOUT = {"beds": "run_state", "chaos": "pod", "examples": "runtime", "browser": "web"}
 # What every test depends on.
 EVERYTHING = ("pyproject.toml", "constraints.txt", "scripts/test", "scripts/install", "scripts/install-beds")
-# Here fixtures are listed; who uses one depends on its own module.
-FIXTURES = ("tests/conftest.py", "tests/beds/fixtures.py", "tests/beds/conftest.py")
+# Here fixtures, and what commands may need, are listed; a test depends on the modules of those that it uses.
+LISTS = ("tests/conftest.py", "tests/beds/fixtures.py", "tests/beds/conftest.py", "tests/fork_server.py")
 _CODE = re.compile(
     r"\b(?:from\s+(dispatcher[\w.]*)\s+import\s+(\w+)|import\s+(dispatcher[\w.]*)|-m\s+(dispatcher[\w.]*))"
 )
@@ -95,7 +95,7 @@ class Dependents:
             return
         for folder in PurePosixPath(source.path).parents:
             yield f"{folder}/conftest.py"
-        if source.path in FIXTURES:
+        if source.path in LISTS:
             return
         for text in source.strings:
             names += [".".join(filter(None, found)) for found in _CODE.findall(text)]

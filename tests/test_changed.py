@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from changed import ABOUT, EVERYTHING, FIXTURES, Selection, describe, selection_of
+from changed import ABOUT, EVERYTHING, LISTS, Selection, describe, selection_of
 from import_graph import CHECKOUT, Sources, of_checkout
 
 FILES = {
@@ -142,7 +142,7 @@ def test_a_change_of_the_page_leaves_most_alone(checkout: Sources) -> None:
 
 
 def test_what_the_tables_name_exists() -> None:
-    for path in (*EVERYTHING, *FIXTURES, *(f"tests/{folder}" for folder in ABOUT)):
+    for path in (*EVERYTHING, *LISTS, *(f"tests/{folder}" for folder in ABOUT)):
         assert (CHECKOUT / path).exists(), path
     for package in ABOUT.values():
         assert (CHECKOUT / "dispatcher" / package).is_dir(), package

@@ -42,5 +42,5 @@ def test_an_error_is_an_exit_status(capfd: pytest.CaptureFixture[str]) -> None:
 def test_a_test_that_forks_fails() -> None:
     with pytest.raises(pytest.fail.Exception, match=r"os.fork in the process that runs the tests"):
         os.fork()
-    with pytest.raises(pytest.fail.Exception, match=r"Use forks.run"):
+    with pytest.raises(pytest.fail.Exception, match=r"Use commands.Popen"):
         os.forkpty()

@@ -88,6 +88,7 @@ def test_a_renamed_job_is_refused_by_a_dispatcher(tmp_path: Path) -> None:
         # In the manifest it is a job, and the line of one that has just been added there counts.
         fleet.layout.status_file.write_text(text.replace("{\n", '{\n"new": {"state": "held"},\n', 1))
         wait_until(lambda: "unknown job: no manifest has it" in fleet.try_("status").stderr, "the refusal")
+        wait_until(lambda: "new" not in fleet.status(), "the line is gone")
         fleet.write_manifest([shell("new", "true")], "more.json")
         text = fleet.layout.status_file.read_text()
         fleet.layout.status_file.write_text(text.replace("{\n", '{\n"new": {"state": "held"},\n', 1))

@@ -27,6 +27,9 @@ def test_what_was_asked_for_has_happened(state: State) -> None:
     # The end was known when the edit was refused.
     assert not settled(f'"a": {line}', state, finished_at=BEFORE)
     assert not settled(f'"a": {line}', state, finished_at=None)
+    # In the same second, an end is before the edit unless it has no more than that second.
+    assert not settled(f'"a": {line}', state, finished_at=REFUSED.replace(".500", ".400"))
+    assert settled(f'"a": {line}', state, finished_at=REFUSED.replace(".500", ""))
 
 
 @pytest.mark.parametrize("word", ["running", "held", "abandoned"])

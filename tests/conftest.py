@@ -139,11 +139,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         report.nodeid = groups.without_group(report.nodeid)
 
 
-# A run that was started in the background ignores SIGINT, and so would every program that the tests start.
+# A run that was started in the background ignores some signals, and so would every program that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for _number in (signal.SIGHUP, signal.SIGQUIT):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 
 def _refused() -> int:

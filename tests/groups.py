@@ -36,7 +36,7 @@ def group(item: pytest.Item) -> str | None:
     for marker in MARKERS:
         if item.get_closest_marker(marker):
             return marker
-    return str(item.path) if _folder(item.path) in BY_FILE else None
+    return item.path.relative_to(HERE.parent).as_posix() if _folder(item.path) in BY_FILE else None
 
 
 def _folder(path: Path) -> str | None:

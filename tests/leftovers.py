@@ -7,7 +7,7 @@
                 would add; not in the directory of temporary files that pytest keeps of the last runs
 
 While another such run is under way only processes are looked at: nothing tells whose the rest is.
-Exits with the command's status; in CI (CI=true) with 70 when it is 0 and more than files is left. Standard library only.
+Exits with the command's status; in CI (CI=true) with 70 if it is 0 and more than files is left. Standard library only.
 """
 
 from __future__ import annotations

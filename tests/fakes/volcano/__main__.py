@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import queue
 import sys
 import time
@@ -56,6 +57,7 @@ class Volcano:
         self._news: deque[Change] = deque()
         self._is_session_due = False
         self._last_session_s = self._last_expiry_s = 0.0
+        self._last_pause_s = -math.inf
 
     def run(self) -> None:
         self._queues.make_default()
@@ -104,12 +106,15 @@ class Volcano:
             if now_s - self._last_expiry_s > EXPIRY_EVERY_S:
                 self._last_expiry_s = now_s
                 self._expiry.work()
+        if "scheduler" in paused:
+            self._last_pause_s = now_s
+        # One that goes on has first heard of what came in meanwhile.
+        has_rested = now_s - self._last_pause_s > SESSION_EVERY_S
         if self._is_session_due and now_s - self._last_session_s > SESSION_EVERY_S:
-            # One that is paused looks at what has come in once it goes on.
-            self._is_session_due, self._last_session_s = "scheduler" in paused, now_s
+            self._is_session_due, self._last_session_s = not has_rested, now_s
             if "controller" not in paused:
                 self._queues.work()
-            if "scheduler" not in paused:
+            if has_rested:
                 self._scheduler.session(self._switches.preempts)
             if self._queues.is_default_open():
                 self._ready.touch()

@@ -79,7 +79,7 @@ def is_slow_folder(path: Path) -> bool:
 
 def leave_out(config: pytest.Config, items: list[pytest.Item], is_left_out: Callable[[pytest.Item], bool]) -> None:
     """Deselect some of the tests."""
-    left = [item for item in items if is_left_out(item)]
+    left = {item for item in items if is_left_out(item)}
     if left:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if not is_left_out(item)]
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]

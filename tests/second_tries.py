@@ -10,16 +10,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+from beds.outcomes import CACHE
+
 # A line each: time, commit, test.
-RECORD = CACHE / "dispatcher-tests" / "second-tries.tsv"
+RECORD = Path(CACHE).with_name("dispatcher-tests") / "second-tries.tsv"
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from changed import ABOUT, EVERYTHING, LISTS, Selection, describe, selection_of
+from changed import ABOUT, EVERYTHING, LISTS, Selection, describe, is_test, selection_of
 from import_graph import CHECKOUT, Sources, of_checkout
 
 FILES = {
@@ -53,7 +53,7 @@ def sources(tmp_path: Path) -> Sources:
 
 def concerned_by(sources: Sources, *changed: str) -> set[str]:
     selection = selection_of(list(changed), sources)
-    return {path for path in sources.by_path if "/test_" in path and selection.has(path)}
+    return {path for path in sources.by_path if is_test(path) and selection.has(path)}
 
 
 def test_what_imports_a_module_depends_on_it_also_inside_functions(sources: Sources) -> None:
@@ -85,7 +85,7 @@ def test_data_is_used_by_the_modules_beside_it_and_pages_by_the_tests_that_name_
 
 
 def test_what_every_test_depends_on(sources: Sources) -> None:
-    every = {path for path in FILES if "/test_" in path}
+    every = set(filter(is_test, FILES))
     assert concerned_by(sources, "pyproject.toml") == every
     assert concerned_by(sources, "tests/conftest.py") == every
     assert concerned_by(sources) == set()
@@ -136,7 +136,7 @@ def test_of_this_checkout(checkout: Sources, changed: str, test: str) -> None:
 
 
 def test_a_change_of_the_page_leaves_most_alone(checkout: Sources) -> None:
-    tests = [path for path in checkout.by_path if path.startswith("tests/") and "/test_" in path]
+    tests = [*filter(is_test, checkout.by_path)]
     selection = selection_of(["dispatcher/web/ledger.py"], checkout)
     assert len([path for path in tests if selection.has(path)]) < len(tests) / 4
 

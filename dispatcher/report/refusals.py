@@ -29,7 +29,7 @@ def is_settled(refusal: Refusal, record: Record | None) -> bool:
         return False
     ended_s = parse_time(record.finished_at)
     wanted = _wanted(refusal.line)
-    # Ends that people and other programs write have whole seconds; within one, the edit came first or last.
+    # Ends that people and other programs write have whole seconds: one in the second of the edit counts as later.
     is_exact = "." in (record.finished_at or "")
     if ended_s is None or ended_s < (refused_s if is_exact else int(refused_s)) or wanted is None:
         return False

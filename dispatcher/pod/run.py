@@ -169,7 +169,7 @@ class Pod:
                 self.log(line)
         if not self.options.once:
             self._say_what_was_done()
-        if self.options.once and self._signals_heard:
+        if self.options.once and self._signals.count:
             return INTERRUPTED
         return self.reconciler.exit_code()
 
@@ -268,11 +268,15 @@ class Pod:
             self._enter(RUNNING, "requested by `dispatcher undrain`")
 
     def _is_over(self) -> bool:
-        while self._signals_heard < self._signals.count:
+        # A signal that comes when nothing is left to do is about what is told at the end: `_tells_the_rest` hears it.
+        while not (is_over := self._has_nothing_left()) and self._signals_heard < self._signals.count:
             self._signals_heard += 1
             self._enter(_NEXT.get(self.phase, _FIRST[self.options.on_exit]), "")
         if self._signals.hung_up and self.phase != LEAVING:
             self._enter(LEAVING, "the terminal is gone")
+        return is_over or self.phase == LEAVING
+
+    def _has_nothing_left(self) -> bool:
         if self.phase == LEAVING:
             return True
         if self.options.once:

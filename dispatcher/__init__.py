@@ -29,7 +29,7 @@ differs from the record of the same `rev` is an edit, and the next transaction a
 job to `queued`, `held` or `abandoned` sets its desired state: its pod stops the attempt, and then the job takes that
 state.
 
-A claim is fenced twice: by the transaction, and by `mkdir` of the attempt's directory inside it, which succeeds exactly
+A claim is fenced twice: by the transaction, and by `mkdir` of the attempt's directory inside it, which succeeds at most
 once on every filesystem, even where locks do not exclude.
 
 An attempt lives in `run_state/jobs/<job_id>/<attempt>/`, the contract between dispatcher and job. Its `entry.json` is

@@ -25,7 +25,11 @@ _SETTLE_S: Final = 0.5
 
 
 def mkdir_race(pair: Pair) -> Findings:
-    """Both make the same directories. One must win each, because mkdir is the second fence of a claim."""
+    """Both make the same directories. At most one may win each, because mkdir is the second fence of a claim.
+
+    On GlusterFS now and then neither does: both are told that the directory exists, and it does (seen with 10.3: two
+    of 1,000 that were made within the same millisecond). A claim without a winner is made again; nothing runs twice.
+    """
     base = pair.directory / "race"
     os.makedirs(base, exist_ok=True)
     pair.sync()
@@ -35,17 +39,19 @@ def mkdir_race(pair: Pair) -> Findings:
             os.mkdir(base / str(number))
             won.append(number)
     theirs = pair.meeting.swap(won=won)["won"]
-    both = set(won) & set(theirs)
+    files.refresh_names(base)
+    both, there = set(won) & set(theirs), len(os.listdir(base))
     if both:
         what = f"{len(both)} of {_RACES} directories were made by both hosts on {pair.mount}"
         yield Finding("mkdir race", WRONG, what, "do not use this filesystem from several hosts")
-    elif len(won) + len(theirs) < _RACES:
-        what = f"some of {_RACES} directories were made by neither host on {pair.mount}"
-        yield Finding("mkdir race", WRONG, what)
+    elif there < _RACES:
+        what = f"{_RACES - there} of {_RACES} directories are not there on {pair.mount}, although both hosts made them"
+        yield Finding("mkdir race", WRONG, what, "do not use this filesystem from several hosts")
     else:
         fewer, more = sorted((len(won), len(theirs)))
-        what = f"exactly one host made each of {_RACES} directories ({fewer} and {more})"
-        yield Finding("mkdir race", OK, what)
+        neither = _RACES - fewer - more
+        what = f"never did both hosts make one of {_RACES} directories ({fewer} and {more})"
+        yield Finding("mkdir race", OK, f"{what}; {neither} appeared to both as made by the other" if neither else what)
 
 
 def renames_and_appends(pair: Pair) -> Findings:

@@ -1,4 +1,4 @@
-"""The second fence of a claim: `mkdir` of the attempt's directory succeeds once, even where locks do not exclude."""
+"""The second fence of a claim: at most one `mkdir` of the attempt's directory succeeds, also where locks do not exclude."""
 
 from __future__ import annotations
 

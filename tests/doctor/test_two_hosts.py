@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import cast
+from unittest.mock import Mock
+
+import pytest
 
 from dispatcher.base.mounts import mount_of
-from dispatcher.doctor.findings import OK
+from dispatcher.doctor import two_host_files
+from dispatcher.doctor.findings import OK, WRONG, Finding
 from dispatcher.doctor.lock_test import LOCK_NAMES
 from dispatcher.doctor.pair import Pair
+from dispatcher.doctor.two_host_files import mkdir_race
 from dispatcher.doctor.two_host_locks import exclusion
 from dispatcher.workspace import Layout
 
@@ -49,3 +56,38 @@ def test_each_kind_of_lock_that_fails_is_a_finding() -> None:
 def test_a_lock_that_is_granted_to_both_is_named(tmp_path: Path) -> None:
     found = found_by(Alone(tmp_path, leads=False))
     assert all("granted on both hosts" in what for _, what in found.values())
+
+
+def race(directory: Path, theirs: list[int]) -> Finding:
+    """What is found when the other doctor says that it has made these of the hundred directories."""
+    pair = Mock(directory=directory.parent, mount=mount_of(directory.parent))
+    pair.meeting.swap.return_value = {"won": theirs}
+    return next(mkdir_race(pair))
+
+
+def test_each_directory_has_one_maker_at_most(tmp_path: Path) -> None:
+    found = race(tmp_path / "race", [])
+    assert (found.verdict, found.what) == (OK, "never did both hosts make one of 100 directories (0 and 100)")
+    shutil.rmtree(tmp_path / "race")
+    found = race(tmp_path / "race", [7, 8])
+    assert found.verdict == WRONG and "2 of 100 directories were made by both hosts" in found.what
+
+
+def test_directories_that_neither_has_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GlusterFS tells both of them that the other one was faster."""
+    real, lost = os.mkdir, False
+
+    def mkdir(path: str | Path, *mode: int) -> None:
+        of_neither = Path(path).name in {"7", "8", "9"}
+        if not (of_neither and lost):
+            real(path, *mode)
+        if of_neither:
+            raise FileExistsError
+
+    monkeypatch.setattr(two_host_files.os, "mkdir", mkdir)
+    found = race(tmp_path / "race", [])
+    assert (found.verdict, found.what.rpartition("; ")[2]) == (OK, "3 appeared to both as made by the other")
+    shutil.rmtree(tmp_path / "race")
+    lost = True
+    found = race(tmp_path / "race", [])
+    assert found.verdict == WRONG and found.what.startswith("3 of 100 directories are not there")

@@ -70,8 +70,10 @@ def test_a_wrapper_that_is_run_again_forgets_an_earlier_failure(trial, tmp_path)
     site = Site(one, tmp_path)
     (one.paths.directory / "node.failed").write_text("node\n")
     (one.paths.directory / "node.signal").write_text("TERM\n")
+    (one.paths.directory / "node.0.status").write_text("9\n")
     ended = site.end()
     assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (4, "", "")
+    assert not (one.paths.directory / "node.0.status").exists()
 
 
 def test_a_scheduler_that_signals_the_step_and_not_the_wrapper(trial, tmp_path):

@@ -8,13 +8,14 @@ from typing import Final
 # srun kills its tasks at once when it gets TERM, before they can save anything. So it is kept out of the process group
 # that the wrapper signals, and the tasks are told through SLURM: `scancel --signal` reaches all steps of the job, and
 # not its batch script. Where that fails, srun is told after all. The status comes through a pipe, because bash 5.2
-# loses that of a process that ends while a signal interrupts `wait`; in POSIX mode a signal interrupts `read`.
+# loses that of a process that ends while a signal interrupts `wait`; in POSIX mode a signal interrupts `read`. Those of
+# tasks that were told come by file (see `finish` in node.sh.j2): srun kills the others at once when one is not 0.
 _START: Final = r"""
 exec {output}>&1
 coproc steps {
     trap : TERM INT
     read -r _ || exit
-    setsid srun "$@" >&"$output" {output}>&-
+    DISPATCHER_STATUS_BY_FILE=1 setsid srun "$@" >&"$output" {output}>&-
     echo $?
 }
 starter=$!
@@ -31,6 +32,9 @@ while [[ -z $status ]]; do
     read_status=$?
     [[ -n $status ]] || ((read_status > 128)) || status=1
 done
+for file in "$DISPATCHER_ATTEMPT_DIR"/node.*.status; do
+    [[ -s $file ]] && read -r of_task <"$file" && [[ $of_task =~ ^[0-9]+$ ]] && ((of_task > status)) && status=$of_task
+done
 exit "$status"
 """
 
@@ -42,7 +46,8 @@ def start_on_nodes(nodes: int, cpus: int | None) -> Sequence[str]:
     """
     if nodes == 1:
         return ()
-    # From 22.05 on srun does not take over --cpus-per-task of the job.
+    # From 22.05 on srun does not take over --cpus-per-task of the job. Without --wait, tasks may run on for WaitTime of
+    # the cluster when the first one is done.
     each = (f"--cpus-per-task={cpus}",) if cpus else ()
     spread = (f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1")
-    return ("bash", "-c", _START, "srun", *spread, *each, "--kill-on-bad-exit=1", "--export=ALL")
+    return ("bash", "-c", _START, "srun", *spread, *each, "--kill-on-bad-exit=1", "--wait=0", "--export=ALL")

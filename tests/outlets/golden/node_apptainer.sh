@@ -9,6 +9,9 @@ read -r node </proc/sys/kernel/hostname
 node=${node//[^A-Za-z0-9._-]/_}
 rank=${SLURM_PROCID-${PMIX_RANK-${PMI_RANK-${OMPI_COMM_WORLD_RANK-${DISPATCHER_PROCESS_ID-0}}}}}
 [[ $rank =~ ^[0-9]+$ ]] || rank=0
+# Set by what starts tasks on several nodes and ends all when the status of one is not 0.
+status_by_file=${DISPATCHER_STATUS_BY_FILE-}
+unset DISPATCHER_STATUS_BY_FILE
 private=
 runner=
 told_by=
@@ -537,6 +540,10 @@ finish() {
     [[ -z ${work_users-} ]] || remove_work
     [[ -z ${juicefs_users-} ]] || unmount_juicefs
     [[ -z $private ]] || rm -rf -- "$private"
+    # The others were told as well, and have time to save.
+    if [[ -n $told_by && -n $status_by_file ]] && echo "$status" >"$dispatcher_directory/node.$rank.status"; then
+        status=0
+    fi
     exit "$status"
 }
 

@@ -200,10 +200,10 @@ def test_the_limits_of_a_user_are_kept_to(start_lab: Callable[..., Lab]) -> None
 
 
 def test_several_nodes(start_lab: Callable[..., Lab]) -> None:
-    """One task on each. What stops the attempt stops all of them, and they have time to save."""
+    """One task on each. What stops the attempt stops all of them, and each has time to save, also after the first."""
     lab = start_lab()
     words = 'echo "task $SLURM_PROCID of $SLURM_NTASKS with $CUDA_VISIBLE_DEVICES"'
-    patient = "trap 'sleep 1; echo saved; exit 9' TERM"
+    patient = "trap 'sleep $((2 * SLURM_PROCID)); echo saved; exit $((9 - SLURM_PROCID))' TERM"
     asked = {"gpus": 4, "resources": {"nodes": 2, "cpus": 2}}
     lab.write_manifest([shell("a", words, **asked), shell("b", f"{patient}; {words}; sleep 600 & wait", **asked)])
     pod = lab.start("hpc", "--outlet", "hpc:2", "--until-empty", poll="0.5")

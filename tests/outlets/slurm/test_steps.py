@@ -40,7 +40,8 @@ def start(tmp_path: Path) -> Start:
 
     def begin(task: str) -> subprocess.Popen[str]:
         words = [*start_on_nodes(2, 3), "bash", "-c", task]
-        environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
+        path = f"{tmp_path}/bin:{os.environ['PATH']}"
+        environment = {"PATH": path, "SLURM_JOB_ID": "7", "DISPATCHER_ATTEMPT_DIR": os.fspath(tmp_path)}
         return subprocess.Popen(
             words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -58,7 +59,18 @@ def test_the_words_of_srun(start: Start, tmp_path: Path) -> None:
     assert process.returncode == 4
     words = (tmp_path / "words").read_text().splitlines()
     assert words[:4] == ["--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--cpus-per-task=3"]
-    assert "--kill-on-bad-exit=1" in words
+    assert {"--kill-on-bad-exit=1", "--wait=0"} <= set(words)
+
+
+def test_what_told_tasks_leave_by_file(start: Start, tmp_path: Path) -> None:
+    """srun itself hears 0 of them, for it would kill the others. Whatever else is in the way of a name is no status."""
+    for name, text in (("0", "75\n"), ("1", "9\n"), ("2", ""), ("3", "a[$(touch pwned)]\n")):
+        (tmp_path / f"node.{name}.status").write_text(text)
+    (tmp_path / "node.4.status").mkdir()
+    process = start('exit "$((DISPATCHER_STATUS_BY_FILE ? 0 : 4))"')
+    process.communicate(timeout=20)
+    assert process.returncode == 75
+    assert not (tmp_path / "pwned").exists()
 
 
 def test_tasks_have_time_to_save(start: Start, tmp_path: Path) -> None:

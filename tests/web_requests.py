@@ -38,6 +38,7 @@ class Web:
     """`dispatcher web` in a process of its own."""
 
     def __init__(self, root: Path, *options: str, port: int = 0) -> None:
+        self.root = root
         environment = {name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")}
         self.process = commands.Popen(
             [*commands.COMMAND, "web", "--root", str(root), "--port", str(port), *options],

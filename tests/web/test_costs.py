@@ -1,4 +1,7 @@
-"""What an answer costs: at 100,000 jobs no more than a second of the processor, and no more than a megabyte."""
+"""What an answer costs: at 100,000 jobs about a second of the processor, and no more than a megabyte.
+
+The reference is the reading of the manifest as JSON: 0.27 s where these tests were written, and at 1,200 jobs 0.6 ms.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from cli.conftest import Lab
 from web_requests import Web
 
 from dispatcher.web.answers import MOST_BYTES
+from dispatcher.workspace import Layout
 
 COUNT = 100_000
 JOB = huge_matrix.entries(1)[0]["job_id"]
@@ -45,6 +49,16 @@ def processor_s(process: psutil.Process) -> float:
     return times.user + times.system
 
 
+def reading_s(web: Web) -> float:
+    """What this machine takes to read the manifest as JSON: of the processor, at best."""
+    text, taken = Layout(web.root).default_matrix.read_bytes(), []
+    for _ in range(3):
+        before_s = time.process_time()
+        json.loads(text)
+        taken.append(time.process_time() - before_s)
+    return min(taken)
+
+
 @pytest.fixture(scope="module")
 def huge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     root = tmp_path_factory.mktemp("huge") / "lab"
@@ -67,7 +81,7 @@ def test_while_the_workspace_is_read_an_answer_says_so_at_once(huge):
 
 
 @pytest.mark.slow
-def test_no_answer_costs_more_than_a_second_or_has_more_than_a_megabyte(huge):
+def test_no_answer_costs_or_has_too_much(huge):
     process, found = psutil.Process(huge.process.pid), []
     seen = huge.get("/api/overview").json
     assert seen["total"] == COUNT and len(seen["running"]) == huge_matrix.RUNNING
@@ -82,7 +96,7 @@ def test_no_answer_costs_more_than_a_second_or_has_more_than_a_megabyte(huge):
         assert answer.status in (200, 400), (path, answer.body[:300])
         assert len(answer.body) <= MOST_BYTES, path
         found.append((min(costs), path))
-    assert max(found)[0] < 1.0, sorted(found)[-5:]
+    assert max(found)[0] < 4 * reading_s(huge), sorted(found)[-5:]
 
 
 @pytest.mark.slow
@@ -98,7 +112,7 @@ def test_nothing_is_done_for_a_viewer_when_nothing_has_changed(huge):
     each_s = (processor_s(process) - before_s) / 100
     # A look is made every two seconds meanwhile, which reads the progress of 200 jobs.
     looks = 1 + (time.monotonic() - began_s) / 2
-    assert each_s < 0.005 + looks * 0.25 / 100
+    assert each_s < (0.02 + looks * 0.01) * reading_s(huge)
 
 
 def test_at_1200_jobs_the_first_screen_costs_milliseconds(tmp_path, serve):
@@ -112,4 +126,4 @@ def test_at_1200_jobs_the_first_screen_costs_milliseconds(tmp_path, serve):
     for _ in range(20):
         assert len(web.get("/api/overview").body) < 100_000
         assert json.loads(web.get("/api/matrix?rows=lang&columns=method&value=test_bpc").body)["jobs"] == 1200
-    assert (processor_s(process) - before_s) / 40 < 0.05
+    assert (processor_s(process) - before_s) / 40 < 80 * reading_s(web)

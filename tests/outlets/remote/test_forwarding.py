@@ -6,7 +6,6 @@ import os
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -82,10 +81,8 @@ def test_a_port_of_a_node_behind_a_login_node(ssh: SshBed, service: int) -> None
 
 @pytest.mark.parametrize("gone", ["h1", "h2"])
 def test_one_of_them_cannot_be_reached(ssh: SshBed, service: int, gone: str) -> None:
-    begun_s = time.monotonic()
     with ssh[gone].away(), pytest.raises(OutletError, match=f"ssh {gone}: "), forwarded("h1", service, node="h2"):
         pytest.fail("it has no way to the node")
-    assert time.monotonic() - begun_s < 30
 
 
 def test_a_port_that_the_login_node_reaches(ssh: SshBed, service: int) -> None:

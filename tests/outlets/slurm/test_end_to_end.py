@@ -204,8 +204,10 @@ def test_several_nodes(start_lab: Callable[..., Lab]) -> None:
     lab = start_lab()
     words = 'echo "task $SLURM_PROCID of $SLURM_NTASKS with $CUDA_VISIBLE_DEVICES"'
     patient = "trap 'sleep $((2 * SLURM_PROCID)); echo saved; exit $((9 - SLURM_PROCID))' TERM"
+    # Each process of a task is signalled in its turn: the end of a child must not be taken for the task's.
+    loop = "while :; do sleep 0.05; done"
     asked = {"gpus": 4, "resources": {"nodes": 2, "cpus": 2}}
-    lab.write_manifest([shell("a", words, **asked), shell("b", f"{patient}; {words}; sleep 600 & wait", **asked)])
+    lab.write_manifest([shell("a", words, **asked), shell("b", f"{patient}; {words}; {loop}", **asked)])
     pod = lab.start("hpc", "--outlet", "hpc:2", "--until-empty", poll="0.5")
     lab.wait_for("a", "done")
     assert sorted(lab.output("a").splitlines()) == ["task 0 of 2 with 0,1", "task 1 of 2 with 0,1"]

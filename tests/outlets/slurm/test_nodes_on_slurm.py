@@ -28,7 +28,8 @@ def test_a_signal_to_the_step_reaches_each_command_once(slurm: SlurmBed) -> None
         "while :; do sleep 0.05; done"
     )
     words = [*jobs.scheduler.launcher(REQUEST), "bash", str(one.script), "bash", "-c", script]
-    jobs.submit(NAME, f"{shlex.join(words)} >{shlex.quote(str(one.log))} 2>&1", request=REQUEST)
+    environment = f"DISPATCHER_ATTEMPT_DIR={shlex.quote(str(one.directory))}"
+    jobs.submit(NAME, f"{environment} {shlex.join(words)} >{shlex.quote(str(one.log))} 2>&1", request=REQUEST)
     ready = [f"{rank} yes from the code" for rank in (0, 1)]
     wait_for(lambda: one.log.exists() and all(line in one.output for line in ready), 30, lambda: jobs.log("j0"))
     handle = jobs.state("j0").handle

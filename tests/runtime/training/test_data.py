@@ -296,9 +296,7 @@ def test_a_reader_that_hangs_is_not_waited_for_at_the_end(mesh: Any, monkeypatch
     loader = Loader(make_reader(Streamed(stream), 4, mesh, seed=0), mesh, ahead=3)
     loader.take(1, [1, 1, 1])
     try:
-        began_s = time.monotonic()
         loader.close()
-        assert time.monotonic() - began_s < 30
         reading = [thread for thread in threading.enumerate() if thread.name == "data-0"]
         assert all(thread.daemon for thread in reading) and reading
     finally:

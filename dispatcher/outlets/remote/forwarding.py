@@ -42,9 +42,16 @@ def forwarded(
         if node is not None and over_ssh:
             shared = stack.enter_context(_connection(node, shared, timeout_s))
         target = "localhost" if node is None or over_ssh else node.rpartition("@")[2]
-        chosen = local_port or _free_port()
-        specification = f"127.0.0.1:{chosen}:[{target}]:{port}"
-        _control(shared, "forward", specification)
+        for tries_left in (2, 1, 0):
+            chosen = local_port or _free_port()
+            specification = f"127.0.0.1:{chosen}:[{target}]:{port}"
+            try:
+                _control(shared, "forward", specification)
+                break
+            except OutletError:
+                # Another process may have been given the free port meanwhile.
+                if local_port or not tries_left:
+                    raise
         stack.callback(_control, shared, "cancel", specification, may_fail=True)
         yield chosen
 

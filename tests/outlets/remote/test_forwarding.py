@@ -13,6 +13,7 @@ from beds.sshd import SshBed
 from fleet import wait_until
 
 from dispatcher.errors import OutletError
+from dispatcher.outlets.remote import forwarding
 from dispatcher.outlets.remote import ssh as ssh_client
 from dispatcher.outlets.remote.forwarding import forwarded
 
@@ -97,6 +98,14 @@ def test_a_port_here_that_is_in_use(service: int) -> None:
         forwarded("h1", service, local_port=service),
     ):
         pytest.fail("the port is another server's")
+
+
+def test_a_free_port_that_another_process_takes_first(service: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = forwarding._free_port
+    ports = [service]
+    monkeypatch.setattr(forwarding, "_free_port", lambda: ports.pop() if ports else free())
+    with forwarded("h1", service) as port:
+        assert port != service and talk(port) == b"it was: hello"
 
 
 def test_a_node_whose_key_is_not_known(ssh: SshBed, service: int) -> None:

@@ -30,12 +30,21 @@ _OF_ONE_JOB: Final = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno
 class Fence:
     """Finds the number of a job's next attempt and creates its directory. `blocked`: why jobs cannot be claimed."""
 
-    def __init__(self, layout: Layout, me: str, is_alive: Callable[[str], bool], log: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        me: str,
+        is_alive: Callable[[str], bool],
+        log: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.blocked: dict[str, str] = {}
         self._layout = layout
         self._me = me
         self._is_alive = is_alive
         self._log = log
+        self._clock = clock
         self._nameless: dict[tuple[str, int], float] = {}
 
     def pass_through(self, tx: Transaction, job: str, attempt: int) -> tuple[int, AttemptPaths] | None:
@@ -104,8 +113,8 @@ class Fence:
         if name:
             # This pod holds the lock of its name, so an earlier claimant of the same name is dead.
             return self._made_by_another(paths, f"pod {name}") if name != self._me and self._is_alive(name) else ""
-        first_seen_s = self._nameless.setdefault((job, number), time.monotonic())
-        if time.monotonic() - first_seen_s > _NAMELESS_S:
+        first_seen_s = self._nameless.setdefault((job, number), self._clock())
+        if self._clock() - first_seen_s > _NAMELESS_S:
             return ""
         return f"{paths.directory}: it names no claimant yet; it is ignored if that lasts {_NAMELESS_S:.0f} s"
 

@@ -51,12 +51,13 @@ class Preemption:
                 ...
 
     Enter it in the main thread; in another one, as under some notebooks, it ignores signals. `exit_process` ends the
-    process at once with an exit status.
+    process at once with an exit status. A SIGTERM within `repeat_s` of the first one is the same signal.
     """
 
-    def __init__(self, *, exit_process: Callable[[int], Any] = os._exit) -> None:
+    def __init__(self, *, exit_process: Callable[[int], Any] = os._exit, repeat_s: float = REPEAT_S) -> None:
         self._timeout_s = _within_grace(SAVE_TIMEOUT_S)
         self._exit_process = exit_process
+        self._repeat_s = repeat_s
         self._deferring = False
         self._interrupted = False
         # Signals that our handler got: it may be uninstalled before the thread reads them.
@@ -135,7 +136,7 @@ class Preemption:
                 continue
             if number == signal.SIGTERM:
                 now_s = time.monotonic()
-                if last_term_s is not None and now_s - last_term_s > REPEAT_S:
+                if last_term_s is not None and now_s - last_term_s > self._repeat_s:
                     self._report("second SIGTERM: exiting at once, without saving")
                     self._exit_process(contract.EXIT_PREEMPTED)
                 last_term_s = now_s if last_term_s is None else last_term_s

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from clocks import Clock
 from fleet import Fleet, shell, wait_until
 
-from dispatcher.pod import fence
 from dispatcher.pod.fence import Fence
 from dispatcher.run_state.store import Store
 
@@ -68,13 +68,22 @@ def test_a_directory_of_a_live_pod_blocks_the_job(fleet: Fleet, passing, number:
         assert "old" not in text, "nobody else can change a filesystem of this host"
 
 
-def test_a_directory_without_a_name_is_given_time(fleet: Fleet, passing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_a_name_is_given_time(fleet: Fleet) -> None:
     leave(fleet, 1)
-    got, _, said = passing(1)
-    assert got is None
+    clock, said = Clock(), list[str]()
+    fence = Fence(fleet.layout, "pod", lambda _: False, said.append, clock=clock)
+
+    def number() -> int | None:
+        with Store(fleet.layout, by="pod").transaction() as tx:
+            passed = fence.pass_through(tx, "a", 1)
+        return passed[0] if passed else None
+
+    assert number() is None
     assert "names no claimant yet" in said[0]
-    monkeypatch.setattr(fence, "_NAMELESS_S", -1.0)
-    assert passing(1)[0] == 2
+    clock.now_s += 30
+    assert number() is None
+    clock.now_s += 1
+    assert number() == 2
 
 
 def test_a_job_that_was_forgotten_after_many_attempts_runs_again(fleet: Fleet) -> None:

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from clocks import Clock
 
 from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def test_a_counter_is_unchanged_since_it_was_last_seen_to_change() -> None:

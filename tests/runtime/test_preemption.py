@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import pytest
 
-from dispatcher.runtime import preemption
 from dispatcher.runtime.preemption import Preemption
 
 PATIENCE_S = 30.0
@@ -28,9 +27,8 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 
 
 @pytest.fixture
-def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def left() -> list[int]:
     """The exit statuses with which the process would have ended at once."""
-    monkeypatch.setattr(preemption, "REPEAT_S", 0.05)
     return []
 
 
@@ -45,20 +43,18 @@ def test_the_first_signal_is_a_request(number: int, left: list[int]) -> None:
 
 
 def test_a_second_sigterm_leaves_at_once(left: list[int]) -> None:
-    with Preemption(exit_process=left.append) as preempted:
+    with Preemption(exit_process=left.append, repeat_s=0.0) as preempted:
         preempted.defer_exit(LONG_S)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: preempted.requested, "the first was not noticed")
-        time.sleep(2 * preemption.REPEAT_S)
         assert left == []
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: left, "the second was not noticed")
     assert left == [75]
 
 
-def test_a_signal_that_arrives_twice_counts_once(left: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption, "REPEAT_S", PATIENCE_S)
-    with Preemption(exit_process=left.append) as preempted:
+def test_a_signal_that_arrives_twice_counts_once(left: list[int]) -> None:
+    with Preemption(exit_process=left.append, repeat_s=PATIENCE_S) as preempted:
         preempted.defer_exit(LONG_S)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: preempted.requested, "the first was not noticed")
@@ -68,11 +64,10 @@ def test_a_signal_that_arrives_twice_counts_once(left: list[int], monkeypatch: p
 
 
 def test_the_sigterm_after_a_warning_is_the_first(left: list[int]) -> None:
-    with Preemption(exit_process=left.append) as preempted:
+    with Preemption(exit_process=left.append, repeat_s=0.0) as preempted:
         preempted.defer_exit(LONG_S)
         os.kill(os.getpid(), signal.SIGUSR1)
         wait_until(lambda: preempted.requested, "the warning was not noticed")
-        time.sleep(2 * preemption.REPEAT_S)
         os.kill(os.getpid(), signal.SIGTERM)
     assert left == []
 

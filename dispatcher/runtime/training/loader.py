@@ -35,10 +35,20 @@ class Loader:
     Arrays are [rows, ...], or [steps, rows, ...] when `take` is asked for several steps.
     """
 
-    def __init__(self, reader: Reader, mesh: Mesh, *, ahead: int) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        mesh: Mesh,
+        *,
+        ahead: int,
+        tell_every_s: float = _TELL_EVERY_S,
+        close_timeout_s: float = _CLOSE_TIMEOUT_S,
+    ) -> None:
         self._reader = reader
         self._mesh = mesh
         self._ahead = ahead
+        self._tell_every_s = tell_every_s
+        self._close_timeout_s = close_timeout_s
         self._threads = _Threads(max(1, ahead) if reader.parallel else 1)
         self._waiting: list[tuple[int, Future[Read]]] = []
 
@@ -47,7 +57,7 @@ class Loader:
         self._request([steps, *following[: self._ahead]])
         _, future = self._waiting.pop(0)
         began_s = time.monotonic()
-        while not wait([future], timeout=_TELL_EVERY_S).done:
+        while not wait([future], timeout=self._tell_every_s).done:
             waited_s = time.monotonic() - began_s
             _log.warning("no batch for %.0f s: the data is read slowly, or its reader hangs", waited_s)
         host, position = future.result()
@@ -56,8 +66,8 @@ class Loader:
 
     def close(self) -> None:
         """Read nothing more, and wait some seconds for what is being read."""
-        if not self._threads.end(_CLOSE_TIMEOUT_S):
-            _log.warning("a batch is still being read after %g s; it is not waited for", _CLOSE_TIMEOUT_S)
+        if not self._threads.end(self._close_timeout_s):
+            _log.warning("a batch is still being read after %g s; it is not waited for", self._close_timeout_s)
 
     def _request(self, calls: Sequence[int]) -> None:
         for number, steps in enumerate(calls):

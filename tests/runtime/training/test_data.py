@@ -15,7 +15,6 @@ from fleet import wait_until
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.execution import Topology
-from dispatcher.runtime.training import loader as loader_module
 from dispatcher.runtime.training.data import (
     Arrays,
     Source,
@@ -24,7 +23,7 @@ from dispatcher.runtime.training.data import (
     make_reader,
     read_batch,
 )
-from dispatcher.runtime.training.loader import Loader
+from dispatcher.runtime.training.loader import Loaded, Loader
 from dispatcher.runtime.training.placement import make_mesh
 
 pytestmark = pytest.mark.demo
@@ -133,21 +132,23 @@ def test_threads_read_ahead_at_the_same_time_and_batches_stay_in_order(mesh: Any
     assert position == {"samples": 16, "rows": ROWS}
 
 
-def test_waiting_for_data_is_measured_and_told(
-    mesh: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_waiting_for_data_is_measured_and_told(mesh: Any, caplog: pytest.LogCaptureFixture) -> None:
     class Slow(Arrays):
         def __getbatch__(self, indices: Any) -> Any:
             time.sleep(0.25)
             return super().__getbatch__(indices)
 
-    loader = Loader(make_reader(Slow({"y": np.arange(ROWS)}), 4, mesh, seed=1), mesh, ahead=0)
-    assert loader.take(1).waited_s >= 0.2
+    def take(**times: float) -> Loaded:
+        loader = Loader(make_reader(Slow({"y": np.arange(ROWS)}), 4, mesh, seed=1), mesh, ahead=0, **times)
+        try:
+            return loader.take(1)
+        finally:
+            loader.close()
+
+    assert take().waited_s >= 0.2
     assert "no batch for" not in caplog.text
-    monkeypatch.setattr(loader_module, "_TELL_EVERY_S", 0.1)
-    loader.take(1)
+    take(tell_every_s=0.1)
     assert "no batch for 0 s: the data is read slowly, or its reader hangs" in caplog.text
-    loader.close()
 
 
 def test_datasets_of_grain(mesh: Any) -> None:
@@ -282,8 +283,7 @@ def test_a_stream_is_resumed_on_as_many_processes(mesh: Any) -> None:
         taken(Streamed(iter([1, 2])), mesh, [1])
 
 
-def test_a_reader_that_hangs_is_not_waited_for_at_the_end(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loader_module, "_CLOSE_TIMEOUT_S", 0.1)
+def test_a_reader_that_hangs_is_not_waited_for_at_the_end(mesh: Any) -> None:
     go_on = threading.Event()
 
     class Hangs(Counting):
@@ -293,7 +293,7 @@ def test_a_reader_that_hangs_is_not_waited_for_at_the_end(mesh: Any, monkeypatch
             return super().__next__()
 
     stream = Hangs()
-    loader = Loader(make_reader(Streamed(stream), 4, mesh, seed=0), mesh, ahead=3)
+    loader = Loader(make_reader(Streamed(stream), 4, mesh, seed=0), mesh, ahead=3, close_timeout_s=0.1)
     loader.take(1, [1, 1, 1])
     try:
         loader.close()

@@ -1,4 +1,4 @@
-"""The second fence of a claim: at most one `mkdir` of the attempt's directory succeeds, even without any lock."""
+"""Second fence of a claim: at most one `mkdir` of the attempt's directory succeeds, also where locks do not exclude."""
 
 from __future__ import annotations
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from dispatcher.base import files
-from dispatcher.base.mounts import mount_of
 from dispatcher.config import LockKind
 from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StorageError
 from dispatcher.run_state.checksum import RunningChecksum
@@ -40,10 +39,10 @@ class LockedJournal:
     workspace that has none.
     """
 
-    def __init__(self, layout: Layout, by: str, wanted_lock: str, lost_after_s: float, first: FirstJournal) -> None:
-        self.layout = layout
+    def __init__(self, replica: Replica, by: str, wanted_lock: str, lost_after_s: float, first: FirstJournal) -> None:
+        self.layout = replica.layout
         self.by = by
-        self.replica = Replica(layout, mount_of(layout.root))
+        self.replica = replica
         self.while_waiting: Callable[[], object] = lambda: None
         self._wanted_lock = wanted_lock
         self._lost_after_s = lost_after_s

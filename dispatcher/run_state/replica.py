@@ -42,8 +42,9 @@ class Replica:
     `reloads` counts how often the records were rebuilt: then all of them count as touched.
     """
 
-    def __init__(self, layout: Layout, mount: Mount) -> None:
+    def __init__(self, layout: Layout, mount: Mount, clock: Callable[[], float] = time.monotonic) -> None:
         self.layout = layout
+        self._clock = clock
         self.network = mount.is_network
         self.shows_old_content = mount.shows_old_content
         self.generation: int | None = None
@@ -331,12 +332,12 @@ class Replica:
             if problem is not None:
                 return problem
         if is_whole:
-            self._next_check_s = time.monotonic() + WHOLE_CHECK_S
+            self._next_check_s = self._clock() + WHOLE_CHECK_S
         return None if head is None else self._loaded.differs_from_head(fd, head, data)
 
     def _whole_check_is_due(self) -> bool:
         # On FUSE nothing refuses a late write.
-        return self.shows_old_content or time.monotonic() >= self._next_check_s
+        return self.shows_old_content or self._clock() >= self._next_check_s
 
     def _read_new(self, reader: int) -> tuple[bytes, int]:
         """What follows on what was read; and how long the file is, as far as that is shown."""

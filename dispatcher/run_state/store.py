@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.base import files, host
+from dispatcher.base.mounts import mount_of
 from dispatcher.run_state import edits, journal, rotation
 from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
@@ -26,6 +27,7 @@ from dispatcher.run_state.locked_journal import LockedJournal
 from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.replaced import saved_late
+from dispatcher.run_state.replica import Replica
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
@@ -37,8 +39,8 @@ class Store:
 
     `manifest_jobs` gives the jobs of all manifests: a hand-written line of a job that none has makes no record.
     `manifests` are those beside which a lab's own status file may be. `records` is complete and current after
-    `refresh()` or inside a transaction. `status_is_stale` says that the status file shows less than `records`. Not for
-    several threads, and no transaction within another.
+    `refresh()` or inside a transaction. `status_is_stale` says that the status file shows less than `records`. By `clock`
+    it is time to compare the journal with what was read. Not for several threads, and no transaction within another.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Store:
         lock: str = "auto",
         lost_after_s: float = LOST_AFTER_S,
         wall_clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         manifests: Iterable[Path] = (),
         manifest_jobs: Callable[[], Container[str]] | None = None,
     ) -> None:
@@ -56,8 +59,8 @@ class Store:
         self.by = by
         self._wall_clock = wall_clock
         self._first = FirstJournal(layout, by, wall_clock, manifests, manifest_jobs)
-        self._journal = LockedJournal(layout, by, lock, lost_after_s, self._first)
-        self._replica = self._journal.replica
+        self._replica = Replica(layout, mount_of(layout.root), clock)
+        self._journal = LockedJournal(self._replica, by, lock, lost_after_s, self._first)
         claimant = f"{by}\n{host.here()}\n".encode()
         self._prepared = PreparedClaims(layout, claimant, network=self._replica.network)
         self._edits = HandEdits(layout, self._replica, wall_clock, manifest_jobs)

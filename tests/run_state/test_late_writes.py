@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import commands
 import pytest
+from clocks import Clock
 
 from dispatcher.base import files
 from dispatcher.base.mounts import Mount
 from dispatcher.errors import DamagedJournalError
-from dispatcher.run_state import journal, replica
+from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.checksum import BLOCK, PAGE, RunningChecksum
 from dispatcher.run_state.events import Event
@@ -22,6 +24,7 @@ from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
 AT = "2026-06-17T22:48:00.123Z"
+OpenStore = Callable[[str], Store]
 
 
 def queue(store: Store, *jobs: str, note: str = "") -> None:
@@ -39,16 +42,30 @@ def write_late(layout: Layout, offset: int, seq: int, length: int = 0) -> None:
     os.close(fd)
 
 
-@pytest.fixture(autouse=True)
-def every_look_checks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only once a second."""
-    monkeypatch.setattr(replica, "WHOLE_CHECK_S", 0.0)
+class Looked(Clock):
+    """Passes by a second with every look at it: so every step compares the whole journal."""
+
+    step_s = 1.0
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
 
 
 @pytest.fixture
-def overwritten(layout: Layout) -> Store:
+def clock() -> Looked:
+    return Looked()
+
+
+@pytest.fixture
+def open_store(layout: Layout, clock: Looked) -> OpenStore:
+    return lambda by: Store(layout, by=by, clock=clock)
+
+
+@pytest.fixture
+def overwritten(layout: Layout, open_store: OpenStore) -> Store:
     """A process that has in memory what a late write has replaced on the disk."""
-    store = Store(layout, by="witness")
+    store = open_store("witness")
     queue(store, "a")
     offset, seq = store.offset, store.seq
     # As long as the late line, to the byte: nothing but the content can tell.
@@ -69,29 +86,29 @@ def test_a_process_that_had_the_lines_in_memory_stops(overwritten: Store) -> Non
 
 
 @pytest.mark.parametrize("to_the_end", [True, False])
-def test_a_newcomer_stops(overwritten: Store, to_the_end: bool) -> None:
-    newcomer = Store(overwritten.layout, by="newcomer")
+def test_a_newcomer_stops(overwritten: Store, open_store: OpenStore, to_the_end: bool) -> None:
+    newcomer = open_store("newcomer")
     with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
         newcomer.refresh(to_the_end=to_the_end)
     with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
         queue(newcomer, "d")
 
 
-def test_whole_lines_that_replace_whole_lines_are_noticed(layout: Layout) -> None:
-    store = Store(layout, by="witness")
+def test_whole_lines_that_replace_whole_lines_are_noticed(layout: Layout, open_store: OpenStore) -> None:
+    store = open_store("witness")
     queue(store, "a")
     offset, seq = store.offset, store.seq
     queue(store, "b")
     data = layout.journal(1).read_bytes()
     layout.journal(1).write_bytes(data[:offset] + data[offset:].replace(b'"job":"b"', b'"job":"z"'))
-    for other in (store, Store(layout, by="newcomer")):
+    for other in (store, open_store("newcomer")):
         with pytest.raises(DamagedJournalError, match=r"doctor --repair"):
             queue(other, "d")
     assert store.seq == seq + 1
 
 
-def test_far_back_in_a_long_journal_it_is_noticed_within_one_round(layout: Layout) -> None:
-    store = Store(layout, by="witness")
+def test_far_back_in_a_long_journal_it_is_noticed_within_one_round(layout: Layout, open_store: OpenStore) -> None:
+    store = open_store("witness")
     queue(store, "a")
     offset, seq = store.offset, store.seq
     while store.offset < 5 * BLOCK:
@@ -105,15 +122,17 @@ def test_far_back_in_a_long_journal_it_is_noticed_within_one_round(layout: Layou
             store.refresh()
 
 
-def test_a_claim_on_a_local_disk_does_not_pay_for_it(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_on_a_local_disk_does_not_pay_for_it(
+    open_store: OpenStore, clock: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """There no host can be cut off and write late."""
-    monkeypatch.setattr(replica, "WHOLE_CHECK_S", 3600.0)
+    clock.step_s = 0.0
     checks: list[int] = []
     differs_at = RunningChecksum.differs_at
     monkeypatch.setattr(
         RunningChecksum, "differs_at", lambda self, fd, **_: (checks.append(fd), differs_at(self, fd))[1]
     )
-    store = Store(layout, by="pod")
+    store = open_store("pod")
     for number in range(10):
         queue(store, f"job-{number}")
         store.refresh()
@@ -121,10 +140,10 @@ def test_a_claim_on_a_local_disk_does_not_pay_for_it(layout: Layout, monkeypatch
 
 
 @pytest.fixture
-def network(monkeypatch: pytest.MonkeyPatch) -> None:
+def network(monkeypatch: pytest.MonkeyPatch, clock: Looked) -> None:
     """An NFS mount between two of the looks at everything that come once a second."""
     monkeypatch.setattr(Mount, "is_network", True)
-    monkeypatch.setattr(replica, "WHOLE_CHECK_S", 3600.0)
+    clock.step_s = 0.0
 
 
 @pytest.mark.usefixtures("network")
@@ -139,19 +158,17 @@ def test_a_late_write_near_the_end_is_noticed_by_the_next_step(overwritten: Stor
 
 @pytest.mark.usefixtures("network")
 def test_the_folder_of_the_journal_is_opened_once_a_second_and_when_something_is_wrong(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
+    layout: Layout, open_store: OpenStore, clock: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[Path] = []
     refresh_names = files.refresh_names
     monkeypatch.setattr(files, "refresh_names", lambda path: (opened.append(Path(path)), refresh_names(path))[1])
-    store = Store(layout, by="pod")
-    with monkeypatch.context() as a_second_later:
-        a_second_later.setattr(replica, "WHOLE_CHECK_S", 0.0)
-        queue(store, "a")
-        opened.clear()
-        queue(store, "b")
+    store = open_store("pod")
+    queue(store, "a")
+    opened.clear()
+    clock.now_s += 1
+    queue(store, "b")
     assert layout.journal_dir in opened
-    queue(store, "c")
     opened.clear()
     for number in range(5):
         queue(store, f"job-{number}")
@@ -162,9 +179,9 @@ def test_the_folder_of_the_journal_is_opened_once_a_second_and_when_something_is
     assert store.generation == 2
 
 
-def test_a_late_head_is_noticed_too(layout: Layout) -> None:
+def test_a_late_head_is_noticed_too(layout: Layout, open_store: OpenStore) -> None:
     """The late host's head lies: what is in the journal up to there is not what it was written for."""
-    store, late = Store(layout, by="witness"), Store(layout, by="late")
+    store, late = open_store("witness"), open_store("late")
     queue(store, "a")
     late.refresh()
     old = layout.journal(1).read_bytes()
@@ -172,22 +189,22 @@ def test_a_late_head_is_noticed_too(layout: Layout) -> None:
     head = layout.lock_file.read_bytes()
     os.truncate(layout.journal(1), len(old))
     layout.lock_file.write_bytes(b"")
-    store = Store(layout, by="witness")
+    store = open_store("witness")
     queue(store, "b", note="longer than the late one's line, so that it is there up to the length of that head")
     layout.lock_file.write_bytes(head)
     with pytest.raises(DamagedJournalError, match=r"not what the lock file was written for.*doctor --repair"):
         queue(store, "c")
 
 
-def test_doctor_says_so_and_repairs(overwritten: Store) -> None:
+def test_doctor_says_so_and_repairs(overwritten: Store, open_store: OpenStore) -> None:
     layout = overwritten.layout
     command = [*commands.COMMAND, "doctor", "--root", str(layout.root), "--peer-wait", "0"]
     done = commands.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "are not what the lock file was written for" in done.stdout
-    said = " ".join(repair(Store(layout, by="pod")))
+    said = " ".join(repair(open_store("pod")))
     assert "was copied to" in said
-    found = Store(layout, by="pod")
+    found = open_store("pod")
     found.refresh(to_the_end=True)
     assert {"a", "late"} <= found.records.keys()
     queue(found, "d")

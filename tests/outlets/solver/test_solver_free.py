@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clocks import Clock
 
 from dispatcher.hosts.types import (
     Hosts,
@@ -25,13 +26,6 @@ from dispatcher.outlets.solver.free import ASK_AGAIN_S, ASK_EVERY_S, AWAITED_S, 
 
 MEMINFO = Ran(exit_code=0, out="MemTotal: 65536000 kB\nMemAvailable: 32768000 kB\n")
 NPROC = Ran(exit_code=0, out="16\n")
-
-
-class Clock:
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 @pytest.fixture

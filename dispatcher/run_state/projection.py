@@ -52,11 +52,13 @@ _NO_EXCHANGE: Final = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, e
 class Projector:
     """Keeps the status file of one store up to date. `interval_s` bounds how often a large one is written.
 
-    `note` says why the file is not written although it should be; empty when nothing prevents it.
+    `note` says why the file is not written although it should be; empty when nothing prevents it. `clock` tells for how
+    long a replaced file has been watched.
     """
 
-    def __init__(self, store: Store, interval_s: float = 1.0) -> None:
+    def __init__(self, store: Store, interval_s: float = 1.0, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.store = store
+        self._clock = clock
         self.interval_s = interval_s
         self._next_s = 0.0
         self._retired: list[Replaced] = []
@@ -174,7 +176,7 @@ class Projector:
             if found is None or found.st_mtime_ns == self._folder_ns:
                 return
             self._folder_ns = found.st_mtime_ns if abs(time.time_ns() - found.st_mtime_ns) > _TICK_NS else 0
-            taken = (replaced.take_over(left, path) for left in replaced.left_behind(path))
+            taken = (replaced.take_over(left, path, self._clock) for left in replaced.left_behind(path))
             self._retired += filter(None, taken)
 
     def _write_once(self, *, over_editors: bool) -> bool:
@@ -245,13 +247,13 @@ class Projector:
         with files.storing("replacing", path):
             try:
                 if (old_name := self._exchanged(temporary, path)) is not None:
-                    self._retired.append(replaced.keep(old_name, self._examined()))
+                    self._retired.append(replaced.keep(old_name, self._examined(), self._clock))
                     return self._retired[-1]
                 old = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
                 os.rename(temporary, path)
                 return None
-            self._retired.append(Replaced(old, self._examined(), None))
+            self._retired.append(Replaced(old, self._examined(), None, self._clock))
             os.rename(temporary, path)
             return self._retired[-1]
 

@@ -17,7 +17,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -41,28 +41,31 @@ class Replaced:
     `half_written`: that content cannot be parsed. `kept` is content that has a copy in rejected/.
     """
 
-    def __init__(self, fd: int, identity: Identity, path: Path | None, age_s: float = 0.0) -> None:
+    def __init__(
+        self, fd: int, identity: Identity, path: Path | None, clock: Callable[[], float], age_s: float = 0.0
+    ) -> None:
         self.fd = fd
+        self._clock = clock
         self.identity = identity
         self.path = path
         self.half_written = False
         self.kept: bytes | None = None
-        self._begun_s = self._changed_s = time.monotonic() - age_s
+        self._begun_s = self._changed_s = clock() - age_s
 
     @property
     def is_being_written(self) -> bool:
         """Whether the rest of its content is likely to come at once: a program may pause for hours."""
-        return self.half_written and time.monotonic() - self._changed_s < PAUSE_S
+        return self.half_written and self._clock() - self._changed_s < PAUSE_S
 
     def note_examined(self, identity: Identity, status_file: Path) -> None:
         """Its content is `identity` now, and the journal has its edits, unless it is half written."""
-        self.identity, self._changed_s = identity, time.monotonic()
+        self.identity, self._changed_s = identity, self._clock()
         if self.path is not None:
             self.path = _renamed(self.path, _own_name(status_file, self._stamp()))
 
     def may_be_saved(self, *, network: bool, in_a_hurry: bool = False) -> bool:
         """Whether a program may still save into it. `in_a_hurry`: this process ends."""
-        age_s = time.monotonic() - self._begun_s
+        age_s = self._clock() - self._begun_s
         if age_s < GRACE_S and not in_a_hurry:
             return True
         has_writer = self.has_writer(network=network)
@@ -87,7 +90,7 @@ class Replaced:
         self._close()
 
     def _stamp(self) -> str:
-        at_s = time.time() - (time.monotonic() - self._begun_s)
+        at_s = time.time() - (self._clock() - self._begun_s)
         return _stamp(at_s, _UNKNOWN if self.half_written else self.identity)
 
     def _close(self) -> None:
@@ -101,12 +104,12 @@ def name_of(status_file: Path, examined: Identity) -> Path:
     return _own_name(status_file, _stamp(time.time(), examined))
 
 
-def keep(path: Path, examined: Identity) -> Replaced:
+def keep(path: Path, examined: Identity, clock: Callable[[], float]) -> Replaced:
     """Watch the file that was replaced, which has such a name."""
-    return Replaced(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), examined, path)
+    return Replaced(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), examined, path, clock)
 
 
-def take_over(path: Path, status_file: Path) -> Replaced | None:
+def take_over(path: Path, status_file: Path, clock: Callable[[], float]) -> Replaced | None:
     """Watch a file that another process has left; None when it was taken meanwhile, or this user may not read it."""
     stamp = _stamp_of(path, status_file)
     if stamp is None:
@@ -124,7 +127,7 @@ def take_over(path: Path, status_file: Path) -> Replaced | None:
         return None
     # The clock may have been set back: then it is watched from now on.
     age_s = max(0.0, time.time() - at_ms / 1000)
-    return Replaced(fd, (os.fstat(fd).st_ino, size, mtime_ns), mine, age_s)
+    return Replaced(fd, (os.fstat(fd).st_ino, size, mtime_ns), mine, clock, age_s)
 
 
 def was_in_place(path: Path, status_file: Path) -> bool:

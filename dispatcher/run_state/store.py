@@ -39,8 +39,8 @@ class Store:
 
     `manifest_jobs` gives the jobs of all manifests: a hand-written line of a job that none has makes no record.
     `manifests` are those beside which a lab's own status file may be. `records` is complete and current after
-    `refresh()` or inside a transaction. `status_is_stale` says that the status file shows less than `records`. By `clock`
-    it is time to compare the journal with what was read. Not for several threads, and no transaction within another.
+    `refresh()` or inside a transaction. `status_is_stale` says that the status file shows less than `records`. `clock`
+    tells when to compare the whole journal again. Not for several threads, and no transaction within another.
     """
 
     def __init__(

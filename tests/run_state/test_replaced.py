@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from typing import IO
 
 import pytest
+from clocks import Clock
 
 from dispatcher.base.host import process_name
 from dispatcher.run_state import projection, replaced
@@ -32,9 +34,9 @@ def store(layout: Layout) -> Store:
     return made
 
 
-def requeue_b(store: Store) -> Projector:
+def requeue_b(store: Store, clock: Callable[[], float] = time.monotonic) -> Projector:
     """As a command does, up to the moment in which it ends."""
-    projector = Projector(store)
+    projector = Projector(store, clock=clock)
     with store.transaction() as tx:
         tx.change("b", Event.REQUEUED, Change(state=State.QUEUED))
     projector.write()
@@ -89,14 +91,12 @@ def test_a_command_leaves_nothing_behind_when_no_program_writes(layout: Layout, 
     assert hidden(layout) == []
 
 
-def test_a_pod_watches_for_as_long_as_a_program_has_the_file_open(
-    layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(replaced, "LINGER_S", 0.0)
-    monkeypatch.setattr(replaced, "GRACE_S", 0.0)
+def test_a_pod_watches_for_as_long_as_a_program_has_the_file_open(layout: Layout, store: Store) -> None:
+    clock = Clock()
     with open(layout.status_file, "r+", encoding="utf-8") as program:
         text = queued(program.read())
-        pod = requeue_b(store)
+        pod = requeue_b(store, clock)
+        clock.now_s += 3600
         save(program, text[:40])
         pod.check_replaced()
         assert pod.check_due_in_s() is not None
@@ -110,7 +110,8 @@ def test_a_pod_watches_for_as_long_as_a_program_has_the_file_open(
 def test_what_stays_half_written_is_read_once(layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(layout.status_file, "r+", encoding="utf-8") as program:
         text = queued(program.read())
-        pod = requeue_b(store)
+        clock = Clock()
+        pod = requeue_b(store, clock)
         save(program, text[:40])
         # Long ago by the clock of file times, so that nobody needs to look at it again.
         os.utime(program.fileno(), (time.time() - 60, time.time() - 60))
@@ -119,7 +120,7 @@ def test_what_stays_half_written_is_read_once(layout: Layout, store: Store, monk
         with monkeypatch.context() as patched:
             patched.setattr(store, "find_edits", lambda *_: pytest.fail("it is read again"))
             pod.check_replaced()
-        monkeypatch.setattr(replaced, "PAUSE_S", 0.0)
+        clock.now_s += 10
         assert pod.check_due_in_s() is None, "the rest may come in hours"
         program.write(text[40:])
     pod.check_replaced()
@@ -193,9 +194,12 @@ def test_where_the_kernel_does_not_tell_who_writes_the_file_waits(
     requeue_b(store).close()
     (name,) = hidden(layout)
     assert name.endswith(".replaced")
-    monkeypatch.setattr(replaced, "LINGER_S", 0.0)
-    monkeypatch.setattr(replaced, "GRACE_S", 0.0)
-    Projector(store).check_replaced()
+    clock = Clock()
+    pod = Projector(store, clock=clock)
+    pod.check_replaced()
+    assert hidden(layout) != []
+    clock.now_s += 10
+    pod.check_replaced()
     assert hidden(layout) == []
 
 
@@ -205,13 +209,14 @@ def test_the_files_are_bounded_where_the_kernel_does_not_tell(
     """As with the files of another user: many versions are written while each would be watched for a while."""
     monkeypatch.setattr(replaced, "_has_writer", lambda fd: None)
     monkeypatch.setattr(projection, "_WATCHED", 3)
-    pod = Projector(store)
+    clock = Clock()
+    pod = Projector(store, clock=clock)
     for number in range(6):
         with store.transaction() as tx:
             tx.change(f"more{number}", Event.QUEUED, Change(state=State.QUEUED))
         pod.write()
     assert len(hidden(layout)) == 3
-    monkeypatch.setattr(replaced, "LINGER_S", 0.0)
+    clock.now_s += 10
     pod.close()
     assert hidden(layout) == []
 
@@ -220,9 +225,9 @@ def test_one_process_takes_a_file_over(layout: Layout, store: Store) -> None:
     with open(layout.status_file, "r+", encoding="utf-8"):
         requeue_b(store).close()
         (left,) = replaced.left_behind(layout.status_file)
-        first = replaced.take_over(left, layout.status_file)
+        first = replaced.take_over(left, layout.status_file, time.monotonic)
         assert first is not None
-        assert replaced.take_over(left, layout.status_file) is None
+        assert replaced.take_over(left, layout.status_file, time.monotonic) is None
         assert list(replaced.left_behind(layout.status_file)) == []
         first.drop()
     assert hidden(layout) == []

@@ -10,6 +10,17 @@ from dispatcher.config import CodeMode, Config
 from dispatcher.run_state.observer import Observer
 
 
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the outlet of a configured host waits before it tries something again, or concludes something."""
+
+    # The pause after a refusal, which doubles with each one that follows.
+    first_pause_s: float = 30.0
+    # Schedulers do not always name at once what they have accepted.
+    absent_s: float = 30.0
+    # After an attempt could not be stopped.
+    stop_again_s: float = 10.0
+
+
 class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
 
@@ -33,5 +44,6 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     submissions: Mapping[str, int] = {}
     by_hardware: bool = False
     poll_interval_s: float = 30.0
+    times: Times = Times()
     code: CodeMode | None = None
     needs_slots: bool = True

@@ -33,7 +33,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
 from dispatcher.outlets.bundle import render
-from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.context import PodContext, Times
 from dispatcher.outlets.kinds import make_outlets
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import processes
@@ -64,6 +64,7 @@ class Place:
     submits_at_once = True
     # How often a host is asked.
     poll_s = POLL_S
+    times = Times()
     # So many are in flight at once in one test; most outlets start some processes for each.
     many = 20
 
@@ -120,7 +121,7 @@ class Place:
         hosts = self.config.hosts.hosts
         context = PodContext(
             pod=pod, config=self.config, observer=observer, log=print, cpu_slots=0 if hosts else self.many,
-            submissions=dict.fromkeys(hosts, self.many), poll_interval_s=self.poll_s,
+            submissions=dict.fromkeys(hosts, self.many), poll_interval_s=self.poll_s, times=self.times,
         )  # fmt: skip
         (made,) = make_outlets(context).values()
         self._made.append(made)
@@ -286,8 +287,11 @@ class PbsPlace(Place):
     kind = "pbs"
     is_queue = True
 
-    def __init__(self, root: Path, bed: PbsBed, working: Path | None = None, **settings: Any) -> None:
+    def __init__(
+        self, root: Path, bed: PbsBed, working: Path | None = None, times: Times = Place.times, **settings: Any
+    ) -> None:
         self.bed = bed
+        self.times = times
         self.node_names = list(NODES)
         super().__init__(root, [partial(PbsHost, name="hpc", cluster="hpc", **settings)], working)
 

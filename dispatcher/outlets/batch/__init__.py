@@ -18,7 +18,7 @@ capacity      Submissions in flight as slots; offer: what a pod publishes of the
 An attempt's way. `submit` writes its files and `submission.json`, with the name that the scheduler will know it by,
 into the workspace. The next call of the agent delivers what the host does not see and runs the scheduler's program.
 An answer that is lost, or doubtful, leaves the submission as tried: it is submitted again only when the scheduler has
-answered for ABSENT_S without naming it. A dispatcher that is started again, or another one, finds it by
+answered for `absent_s` without naming it. A dispatcher that is started again, or another one, finds it by
 `submission.json`; without that file it was never sent. What the scheduler does not name any more has ended if there
 is an exit status; if not, it is asked for details; if it has none, nothing is concluded for `lost_after`, then the
 attempt is superseded and counts as lost when every wrapper of it must have noticed. No attempt is given up before its

@@ -12,14 +12,14 @@ from typing import Final
 # How many submissions go with one call: a call that fails leaves all of them in doubt.
 MOST_AT_ONCE: Final = 50
 _REFUSALS: Final = 3
-_FIRST_PAUSE_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 1800.0
 
 
 class Brake:
     """Refusals in a row, and the pause that follows from them. `problem` is why nothing is submitted, else empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, first_pause_s: float) -> None:
+        self._first_pause_s = first_pause_s
         self.problem = ""
         self._refusals = 0
         self._pauses = 0
@@ -53,7 +53,7 @@ class Brake:
         self._is_counted = True
         self._refusals += 1
         if is_transient or self._refusals >= _REFUSALS:
-            pause_s = min(_FIRST_PAUSE_S * 2.0**self._pauses, _LONGEST_PAUSE_S)
+            pause_s = min(self._first_pause_s * 2.0**self._pauses, _LONGEST_PAUSE_S)
             self._pauses += 1
             self._until_s = now_s + pause_s
             self.problem = f"{why} (tried again in {pause_s:.0f} s)"

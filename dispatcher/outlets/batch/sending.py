@@ -41,7 +41,7 @@ class Sender:
     """Gives submissions to the scheduler. `ended(key, how)` is told of attempts that cannot be submitted.
 
     `accepted(submission, handle)` is told of those that were. `room_again_s` is after how long a scheduler that had no
-    room for a submission is given it again.
+    room for a submission is given it again, `first_pause_s` the first pause after refusals.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class Sender:
         accepted: Callable[[Submission, str], None],
         ended: Callable[[Key, Ended], None],
         room_again_s: float,
+        first_pause_s: float,
     ) -> None:
         self._scheduler = scheduler
         self._per_minute = submits_per_minute
@@ -59,7 +60,7 @@ class Sender:
         self._room_again_s = room_again_s
         self._unsent: dict[str, Sending] = {}
         self.limits = Limits()
-        self._brake = Brake()
+        self._brake = Brake(first_pause_s)
         self._submitted_s: list[float] = []
 
     @property

@@ -7,7 +7,7 @@ import os
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from dispatcher import contract
 from dispatcher.base import files
@@ -19,16 +19,15 @@ from dispatcher.outlets.batch.scheduler import Scheduler
 from dispatcher.outlets.batch.tracked import Stop, Tracked
 from dispatcher.outlets.remote.operations import Failed, Operation, Write
 
-_TRY_AGAIN_S: Final = 10.0
-
 
 class Stopper:
-    """What is to be stopped or superseded, until the host has been told."""
+    """What is to be stopped or superseded, until the host has been told; again after `again_s` if that has failed."""
 
-    def __init__(self, scheduler: Scheduler, landing: Landing, tracked: Mapping[Key, Tracked]) -> None:
+    def __init__(self, scheduler: Scheduler, landing: Landing, tracked: Mapping[Key, Tracked], again_s: float) -> None:
         self._scheduler = scheduler
         self._landing = landing
         self._tracked = tracked
+        self._again_s = again_s
         self._stops: list[Tracked] = []
         self._superseded: dict[str, Tracked] = {}
         self._not_before_s = 0.0
@@ -110,7 +109,7 @@ class Stopper:
             for directory, answer in zip(asked, answers, strict=True):
                 if isinstance(answer, Failed):
                     self.problem = answer.error
-                    self._not_before_s = time.monotonic() + _TRY_AGAIN_S
+                    self._not_before_s = time.monotonic() + self._again_s
                 else:
                     self._superseded.pop(directory).marked_s = time.monotonic()
 
@@ -130,7 +129,7 @@ class Stopper:
             problems = [self._problem(answer) for answer in answers[len(writes) :]]
             self.problem = next(filter(None, problems), "")
             if self.problem:
-                self._not_before_s = time.monotonic() + _TRY_AGAIN_S
+                self._not_before_s = time.monotonic() + self._again_s
                 for one in chosen:
                     if one.stop is not None:
                         one.stop.is_sent = False

@@ -25,8 +25,6 @@ from dispatcher.outlets.remote.operations import Failed, Operation, Read, Tail, 
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state.liveness import is_held
 
-# Schedulers do not always name at once what they have accepted.
-ABSENT_S: Final = 30.0
 _TAIL_BYTES: Final = 2000
 
 
@@ -36,8 +34,9 @@ class Watcher:
     `sender` is told of submissions that the scheduler names, or surely does not know. `make_room(one)` stops an attempt
     that the scheduler has preempted. `fence(keys)` marks attempts as superseded, also where they run: until
     `Tracked.marked_s` shows that this has worked, none of them counts as ended, because its job might be started anew.
-    `lost_after_s` is for how long nothing must be known of an attempt before it is superseded, and `guard_s` how long
-    it then has to notice that before it counts as lost.
+    `absent_s` is for how long the scheduler must not name one that it may never have been given, `lost_after_s` for how
+    long nothing must be known of any other before it is superseded, and `guard_s` how long it then has to notice that
+    before it counts as lost.
     """
 
     def __init__(
@@ -46,6 +45,7 @@ class Watcher:
         sender: Sender,
         make_room: Callable[[Tracked], None],
         fence: Callable[[Sequence[Key]], None],
+        absent_s: float,
         lost_after_s: float,
         guard_s: float,
         use: ToldGpuUse,
@@ -54,6 +54,7 @@ class Watcher:
         self._sender = sender
         self._make_room = make_room
         self._fence = fence
+        self._absent_s = absent_s
         self._lost_after_s = lost_after_s
         self._guard_s = guard_s
         self._use = use
@@ -264,7 +265,7 @@ class Watcher:
         if self._has_begun(one):
             one.is_known = True
             return
-        if one.absent_since_s is None or time.monotonic() - one.absent_since_s <= ABSENT_S:
+        if one.absent_since_s is None or time.monotonic() - one.absent_since_s <= self._absent_s:
             return
         if not one.is_superseded:
             if self._submits_again(one, tracked):

@@ -13,7 +13,7 @@ def refuse(brake: Brake, now_s: float, *, times: int = 1, is_transient: bool = F
 
 
 def test_several_calls_in_a_row() -> None:
-    brake = Brake()
+    brake = Brake(30)
     for now_s in (0, 1):
         refuse(brake, now_s)
         assert brake.wait_s(now_s) == 0
@@ -24,7 +24,7 @@ def test_several_calls_in_a_row() -> None:
 
 
 def test_refusals_of_one_call_count_once() -> None:
-    brake = Brake()
+    brake = Brake(30)
     refuse(brake, 0, times=MOST_AT_ONCE)
     assert brake.wait_s(0) == 0
     for now_s in (1, 2, 100):
@@ -33,7 +33,7 @@ def test_refusals_of_one_call_count_once() -> None:
 
 
 def test_a_transient_refusal_pauses_at_once_and_pauses_double() -> None:
-    brake = Brake()
+    brake = Brake(30)
     pauses = []
     now_s = 0.0
     for _ in range(9):
@@ -44,7 +44,7 @@ def test_a_transient_refusal_pauses_at_once_and_pauses_double() -> None:
 
 
 def test_one_submission_is_the_test() -> None:
-    brake = Brake()
+    brake = Brake(30)
     assert brake.most_at_once == MOST_AT_ONCE
     refuse(brake, 0, is_transient=True)
     assert brake.most_at_once == 1
@@ -56,7 +56,7 @@ def test_one_submission_is_the_test() -> None:
 
 
 def test_a_problem_is_shown_until_its_pause_is_over() -> None:
-    brake = Brake()
+    brake = Brake(30)
     refuse(brake, 0, is_transient=True)
     brake.lift(29)
     assert brake.problem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,11 +24,10 @@ from dispatcher.outlets.base import (
     Slot,
     Unknown,
 )
-from dispatcher.outlets.batch import stopping, watching
 from dispatcher.outlets.batch.outlet import BatchOutlet
 from dispatcher.outlets.batch.preparing import Preparer
 from dispatcher.outlets.batch.provisioning import Loss, Standing
-from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.context import PodContext, Times
 from dispatcher.outlets.remote.connection import Connection, Unreached
 from dispatcher.outlets.remote.operations import (
     Deliver,
@@ -53,6 +52,9 @@ from dispatcher.workspace import Layout
 
 KEY = Key("a", 1)
 HOME = "/home/me/.dispatcher"
+TIMES = Times(stop_again_s=0.0)
+# What a scheduler does not name counts as absent at once.
+ABSENT = Times(stop_again_s=0.0, absent_s=-1.0)
 # Of squeue: the ids of the array, its task and the job, name, state, exit status, preemption, restarts, host, reason.
 COLUMNS = (20, 14, 20, 128, 24, 14, 26, 12, 72, 256)
 
@@ -134,7 +136,7 @@ class Wire:
             case Tail():
                 return TailRead()
             case Run() if operation.words[0] == "squeue":
-                return Ran(exit_code=0, out="\n".join(self.queue))
+                return self.programs.get("squeue", Ran(exit_code=0, out="\n".join(self.queue)))
             case Run():
                 return self.programs.get(operation.words[0], Ran(exit_code=1, err="no such thing"))
         raise AssertionError(operation)
@@ -150,14 +152,16 @@ class Machine(Standing):
 class Pod:
     """One outlet of one dispatcher, whose clock for absences and guards is at the end of all of them."""
 
-    def __init__(self, root: Path, wire: Wire, machine: Machine | None = None) -> None:
+    def __init__(self, root: Path, wire: Wire, machine: Machine | None = None, times: Times = TIMES) -> None:
         host = SlurmHost(name="hpc", cluster="hpc", ssh="login")
         self.config = Config(
             layout=Layout(root), matrix=root / "m.json", hosts=Hosts(hosts={"hpc": host}), code=CodeMode.NONE
         )
         scheduler = SlurmScheduler(host, self.config.hosts, self.config.layout, 1.0)
         observer = Observer(self.config.layout, 60.0, lambda: True)
-        context = PodContext(pod="pod", config=self.config, observer=observer, log=print, poll_interval_s=0.0)
+        context = PodContext(
+            pod="pod", config=self.config, observer=observer, log=print, poll_interval_s=0.0, times=times
+        )
         self.wire = wire
         self.outlet = BatchOutlet(host, scheduler, cast(Connection, wire), context, 8, machine)
         self.passes(3)
@@ -195,17 +199,10 @@ def wire() -> Wire:
 
 
 @pytest.fixture
-def pod(tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> Pod:
-    monkeypatch.setattr(stopping, "_TRY_AGAIN_S", 0.0)
+def pod(tmp_path: Path, wire: Wire) -> Pod:
     made = Pod(tmp_path, wire)
     assert not made.outlet.capacity.is_full
     return made
-
-
-@pytest.fixture
-def is_absent(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From then on what a scheduler does not name counts as absent at once."""
-    return lambda: monkeypatch.setattr(watching, "ABSENT_S", -1.0)
 
 
 def name_of(pod: Pod) -> str:
@@ -214,9 +211,9 @@ def name_of(pod: Pod) -> str:
     return script.parent.name
 
 
-def orphaned(pod: Pod) -> Pod:
+def orphaned(pod: Pod, times: Times = TIMES) -> Pod:
     """Another dispatcher, after the one that had submitted the attempt has died."""
-    return Pod(pod.config.layout.root, pod.wire)
+    return Pod(pod.config.layout.root, pod.wire, times=times)
 
 
 def recover(pod: Pod, passes: int = 6) -> Report:
@@ -236,13 +233,13 @@ def test_a_doubtful_submission_that_is_there_does_not_keep_others_away(pod: Pod,
     assert wire.submissions() == 1
 
 
-def test_a_doubtful_submission_that_nobody_wants_any_more_is_not_repeated(
-    pod: Pod, wire: Wire, is_absent: Callable[[], None]
-) -> None:
-    wire.programs["sbatch"] = Ran(exit_code=1, err="sbatch: error: Socket timed out on send/recv operation")
+def test_a_doubtful_submission_that_nobody_wants_any_more_is_not_repeated(tmp_path: Path, wire: Wire) -> None:
+    pod = Pod(tmp_path, wire, times=ABSENT)
+    for program in ("sbatch", "squeue"):
+        wire.programs[program] = Ran(exit_code=1, err=f"{program}: error: Socket timed out on send/recv operation")
     pod.submit()
     pod.passes(1)
-    is_absent()
+    del wire.programs["squeue"]
     pod.outlet.cancel([KEY], reason="queue limit")
     ended = pod.end()
     assert (ended.exit_code, ended.exit_reason, ended.by_scheduler) == (None, "queue limit", True)
@@ -250,14 +247,11 @@ def test_a_doubtful_submission_that_nobody_wants_any_more_is_not_repeated(
     assert wire.marked() == [f"{HOME}/{pod.workspace_id}/run_state/jobs/a/1"]
 
 
-def test_an_attempt_that_was_never_submitted_is_marked_on_the_host_before_it_has_ended(
-    pod: Pod, wire: Wire, is_absent: Callable[[], None]
-) -> None:
+def test_an_attempt_that_was_never_submitted_is_marked_on_the_host_before_it_has_ended(pod: Pod, wire: Wire) -> None:
     """The program that submits it may still be under way there, and its job may be given to another attempt at once."""
     wire.loses = 1
     pod.submit()
-    is_absent()
-    other = orphaned(pod)
+    other = orphaned(pod, ABSENT)
     wire.refuses_writes = True
     assert not isinstance(recover(other).status, Ended)
     assert other.superseded.exists()
@@ -267,23 +261,19 @@ def test_an_attempt_that_was_never_submitted_is_marked_on_the_host_before_it_has
     assert status.exit_reason == NOT_REACHED
 
 
-def test_a_mark_whose_call_was_lost_is_made_again(pod: Pod, wire: Wire, is_absent: Callable[[], None]) -> None:
+def test_a_mark_whose_call_was_lost_is_made_again(pod: Pod, wire: Wire) -> None:
     wire.loses = 1
     pod.submit()
-    is_absent()
-    other = orphaned(pod)
+    other = orphaned(pod, ABSENT)
     wire.loses_mark = True
     assert isinstance(recover(other, 9).status, Ended)
     assert len(wire.marked()) == 2
 
 
-def test_an_attempt_that_was_taken_before_it_was_marked_has_not_ended(
-    pod: Pod, wire: Wire, is_absent: Callable[[], None]
-) -> None:
+def test_an_attempt_that_was_taken_before_it_was_marked_has_not_ended(pod: Pod, wire: Wire) -> None:
     wire.loses = 1
     pod.submit()
-    is_absent()
-    other = orphaned(pod)
+    other = orphaned(pod, ABSENT)
     recover(other, 1)
     wire.seen = Seen(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)})
     assert not isinstance(recover(other).status, Ended)

@@ -25,7 +25,7 @@ from dispatcher.outlets.base import (
     Running,
     Unknown,
 )
-from dispatcher.outlets.batch import brake
+from dispatcher.outlets.context import Times
 from dispatcher.outlets.pbs import scheduler
 
 pytestmark = pytest.mark.slow
@@ -225,10 +225,9 @@ def test_what_the_server_refuses(make_place: Callable[..., PbsPlace]) -> None:
     assert ended.error == "qsub: Unknown queue (exit status 170)"
 
 
-def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace]) -> None:
     """The attempt waits here until the server takes it."""
-    monkeypatch.setattr(brake, "_FIRST_PAUSE_S", 0.2)
-    place = make_place()
+    place = make_place(times=Times(first_pause_s=0.2))
     place.bed.configure(max_queued=0)
     key = place.submit("a", "exit 3")
 
@@ -242,10 +241,10 @@ def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace], monke
     assert place.end(key).exit_code == 3
 
 
-def test_a_host_that_refuses_everything(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_refuses_everything(make_place: Callable[..., PbsPlace]) -> None:
     """After some refusals it is left alone for a while; then one submission is the test."""
-    monkeypatch.setattr(brake, "_FIRST_PAUSE_S", 0.5)
-    place = make_place(queues=("later",), bed={"queues": {"workq": {"enabled": True, "started": True}}})
+    queues = {"workq": {"enabled": True, "started": True}}
+    place = make_place(queues=("later",), bed={"queues": queues}, times=Times(first_pause_s=0.5))
     for number in range(3):
         assert place.end(place.submit(f"a{number}", "true")).exit_reason == CANNOT_START
     assert place.outlet.capacity.is_full

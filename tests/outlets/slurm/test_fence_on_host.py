@@ -16,7 +16,7 @@ from outlets.places import Place
 
 from dispatcher.hosts.types import Cluster, SlurmHost
 from dispatcher.outlets.base import NOT_REACHED, Ended, Outlet, Slot
-from dispatcher.outlets.batch import watching
+from dispatcher.outlets.context import Times
 
 # A controller that is slow: the program has been called, and the job is accepted when the file `accept` is there.
 SLOW_SBATCH = """#!/bin/bash
@@ -28,6 +28,8 @@ exec /usr/bin/sbatch "$@"
 
 class LoginPlace(Place):
     """A cluster behind a login node; neither that nor its compute nodes see the workspace."""
+
+    times = Times(absent_s=-1.0)
 
     def __init__(self, root: Path, slurm: SlurmBed) -> None:
         self.node_names = slurm.node_names
@@ -52,7 +54,6 @@ def test_the_mark_is_on_the_host_before_the_job_can_be_claimed_again(
     slurm = start_slurm()
     ssh = start_ssh(["login"], shared=[slurm.directory], env=slurm.env)
     monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(ssh.config))
-    monkeypatch.setattr(watching, "ABSENT_S", -1.0)
     ssh["login"].install("sbatch", SLOW_SBATCH.format(folder=slurm.directory))
     place = LoginPlace(tmp_path / "workspace", slurm)
     try:

@@ -34,7 +34,12 @@ class Mount:
     @property
     def shows_old_content(self) -> bool:
         """Whether a file that was just locked or opened may have old content."""
-        return self.fstype in ("fuse", "glusterfs") or self.fstype.startswith("fuse.")
+        return self.old_content_s > 0
+
+    @property
+    def old_content_s(self) -> float:
+        """How long it may have that at most; GlusterFS has several caches of a second each."""
+        return 4.0 if self.fstype in ("fuse", "glusterfs") or self.fstype.startswith("fuse.") else 0.0
 
     def __str__(self) -> str:
         return f"{self.point} ({self.fstype} from {self.source}, options {self.options})"

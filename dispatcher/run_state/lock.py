@@ -55,8 +55,6 @@ _OPEN_PAUSES_S: Final = (0.0001, 0.01, 0.25)
 _WAITING_S: Final = 1.0
 # File servers take up to this long to drop all locks of a host once they have given one of them to another.
 _GUARD_S: Final = 30.0
-# Longer than clients show old content: GlusterFS has several caches of a second each.
-_OLD_CONTENT_S: Final = 4.0
 _STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -82,6 +80,7 @@ class ClaimsLock:
         self.took_over = False
         mount = mount_of(path.parent)
         self.network = mount.is_network
+        self._old_content_s = mount.old_content_s
         self._mark = EndMark(path.with_name("journal_end")) if mount.shows_old_content else None
         is_hardlink = kind == LockKind.HARDLINK
         self._hardlink = HardLinkLock(path.with_suffix(".hardlink"), lost_after_s) if is_hardlink else None
@@ -182,7 +181,7 @@ class ClaimsLock:
         end = mark.read()
         if (end is None and self._has_journal()) or (end is not None and not end.is_settled):
             # The process that was to write it has died, or there is none yet: wait until all that exists is shown.
-            time.sleep(_OLD_CONTENT_S)
+            time.sleep(self._old_content_s)
             head, end = peek_head(self.path), mark.read()
         if end is None or (head is not None and (head.generation, head.length) >= (end.generation, end.length)):
             return head

@@ -9,7 +9,6 @@ import pytest
 
 from dispatcher.base.mounts import Mount
 from dispatcher.errors import LockLostError
-from dispatcher.run_state import lock
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.end_mark import EndMark
 from dispatcher.run_state.events import Event
@@ -72,10 +71,9 @@ def test_whoever_is_shown_no_directory_does_not_begin_anew(tmp_path: Path) -> No
 
 @pytest.fixture
 def fuse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This disk passes for one whose clients show old content."""
+    """This disk passes for one whose clients show old content, for no time at all."""
     monkeypatch.setattr(Mount, "shows_old_content", True)
     monkeypatch.setattr(Mount, "is_network", True)
-    monkeypatch.setattr(lock, "_OLD_CONTENT_S", 0.0)
 
 
 def queue(store: Store, job: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import durations
 import groups
 import kept_programs
+import leftovers
 import pytest
 from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     close_unused,
@@ -41,6 +42,7 @@ from import_graph import CHECKOUT
 from small_disks import small_disk_at
 
 SELECTION = pytest.StashKey[Selection]()
+NOTES = leftovers.Notes()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -123,6 +125,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
         yield
     finally:
         close_unused(item)
+        NOTES.end_of(item.nodeid)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -16,8 +16,10 @@ import re
 from collections.abc import Iterable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Of a user, for all checkouts.
-CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dispatcher-beds")
+# Of a user, for all checkouts. Its real path: a run of tests has a home of its own with a link to it.
+CACHE = os.path.realpath(
+    os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "dispatcher-beds")
+)
 SOURCES = (HERE, os.path.join(os.path.dirname(HERE), "fakes", "volcano"))
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from ports import Ports
 
-from .bed import BedError, wait_for
+from .bed import BedError, plain_directory, wait_for
 from .namespace import Daemon, Namespace, accepts, tail
 from .needs import SEARCH_PATH, why_not
 
@@ -135,7 +135,7 @@ class SlurmBed:
             raise BedError(reason)
         self.node_names = [f"n{index}" for index in range(1, self.settings.nodes + 1)]
         # Neither in pytest's directory, which other users may not enter, nor deep: socket paths end at 107 characters.
-        self.directory = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="slurm-", dir=plain_directory()))
         self.conf = self.directory / "slurm.conf"
         self.env = {"SLURM_CONF": str(self.conf)}
         self._namespace: Namespace | None = None

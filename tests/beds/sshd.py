@@ -18,7 +18,7 @@ from pathlib import Path
 
 from ports import Ports
 
-from .bed import BedError
+from .bed import BedError, plain_directory
 from .computer import Computer, HostSettings, keygen
 from .namespace import accepts
 from .needs import why_not
@@ -97,7 +97,7 @@ class SshBed:
     def __init__(self, names: Sequence[str] = ("h1", "h2"), settings: HostSettings | None = None) -> None:
         if reason := why_not("sshd"):
             raise BedError(reason)
-        self.directory = Path(tempfile.mkdtemp(prefix="sshd-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="sshd-", dir=plain_directory()))
         self.directory.chmod(0o755)
         self.key = self.directory / "key"
         self.config = self.directory / "ssh_config"

@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from .bed import BedError, wait_for
+from .bed import BedError, plain_directory, wait_for
 from .computer import HostSettings
 from .needs import SEARCH_PATH, why_not
 from .tpu_api import Api, Fault, Request
@@ -58,7 +58,7 @@ class TpuBed:
             raise BedError(reason)
         self.settings = settings or HostSettings(user=pwd.getpwuid(os.geteuid()).pw_name)
         self.project, self.zone = PROJECT, ZONES[0]
-        self.directory = Path(tempfile.mkdtemp(prefix="tpu-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix="tpu-", dir=plain_directory()))
         self.directory.chmod(0o755)
         self._numbers = itertools.count(1)
         with contextlib.ExitStack() as undo:

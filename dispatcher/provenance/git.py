@@ -10,11 +10,11 @@ import contextlib
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from dispatcher.base import temporary
 from dispatcher.provenance.programs import Deadline, ProgramError, output, run
 
 # The person's own choice of configuration; any other GIT_* is a hook's or a shell's for another repository.
@@ -109,12 +109,12 @@ class SafeGit:
     def index_copied(self) -> Iterator[None]:
         """For `git diff`, which writes the index where only the times of files differ, despite GIT_OPTIONAL_LOCKS."""
         index = self.directory / self.text("rev-parse", "--git-path", "index")
-        with tempfile.TemporaryDirectory() as directory:
-            copy = os.path.join(directory, "index")
+        with temporary.directory("index") as directory:
+            copy = directory / "index"
             with contextlib.suppress(FileNotFoundError):
                 # With its time: files that are as new as the index are compared by their contents.
                 shutil.copy2(index, copy)
-            self._environment["GIT_INDEX_FILE"] = copy
+            self._environment["GIT_INDEX_FILE"] = os.fspath(copy)
             try:
                 yield
             finally:

@@ -6,12 +6,11 @@ import contextlib
 import os
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from dispatcher.base import files
+from dispatcher.base import files, temporary
 from dispatcher.errors import CodeError
 from dispatcher.outlets.code.cache import Archived, CodeCache
 from dispatcher.outlets.code.commit import Content, add_content, content_of
@@ -115,8 +114,8 @@ def _stash(git: Git) -> str:
 def _copied_index(git: Git) -> Iterator[Git]:
     """git with a copy of the index, so that the user's own git commands never find it locked."""
     index = git.directory / git.text("rev-parse", "--git-path", "index")
-    with tempfile.TemporaryDirectory(prefix="dispatcher-index-") as directory:
-        copy = Path(directory) / "index"
+    with temporary.directory("index") as directory:
+        copy = directory / "index"
         with files.storing("copying git's index", index):
             # Without an index nothing is tracked yet.
             if index.exists():

@@ -11,5 +11,4 @@ asking       The same question to several hosts at once, for commands that wait.
 follow       The command that follows a log where it is written, for `logs -f`.
 forwarding   Ports of this machine that lead to a job.
 programs     Child processes whose pipes join the loop's wait.
-leftovers    Temporary directories of dispatchers that were killed.
 """

@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base import temporary
 from dispatcher.errors import OutletError
-from dispatcher.outlets.remote.leftovers import remove_leftovers
 
 CONFIG_VARIABLE: Final = "DISPATCHER_SSH_CONFIG"
 SOCKET_VARIABLE: Final = "DISPATCHER_SSH_SOCKET"
@@ -84,7 +84,7 @@ class SharedConnection:
         self.target = checked_target(target)
         self._jump = jump
         # Fails while a socket is in it: its connection has not ended yet.
-        remove_leftovers(_parent_directory(), f"{_DIRECTORY_PREFIX}-", Path.rmdir)
+        temporary.remove_leftovers(_parent_directory(), f"{_DIRECTORY_PREFIX}-", Path.rmdir)
         self._directory = _new_directory()
         self._number = 0
 

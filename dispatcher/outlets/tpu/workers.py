@@ -26,11 +26,11 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher import contract
+from dispatcher.base import temporary
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote import follow
 from dispatcher.outlets.remote.exchange import Exchange, Talk, nothing
-from dispatcher.outlets.remote.leftovers import remove_leftovers
 from dispatcher.outlets.remote.operations import (
     Check,
     Deliver,
@@ -53,7 +53,6 @@ _DESCRIBE_LIMIT_S: Final = 30.0
 # In what these tell and ask there is no secret.
 _OPEN: Final = (Hello, Read, Tail, Check, Has, Signal, Write)
 _DIRECTORY: Final = "dispatcher-tpu-"
-_OLD_S: Final = 86400.0
 _LOG: Final = re.compile(r"([0-9]+)\.log", re.ASCII)
 
 _Answers = list[Sequence[Any]]
@@ -92,9 +91,8 @@ class WorkersRoad:
         self._host = host
         self._call_limit_s = call_limit_s
         self._first_log = WorkerLog(host, 0)
-        # A request may hold what no one else should read. Its pid may be one of another container with this directory,
-        # but no call takes a day.
-        remove_leftovers(tempfile.gettempdir(), _DIRECTORY, shutil.rmtree, older_than_s=_OLD_S)
+        # A request may hold what no one else should read, also where no further call is made.
+        temporary.remove_leftovers(tempfile.gettempdir(), _DIRECTORY, shutil.rmtree, older_than_s=temporary.OLD_S)
         self.sent_bytes = 0
 
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:

@@ -1,13 +1,28 @@
-"""Temporary directories of dispatchers that were killed: `PREFIX<pid>-<anything>`."""
+"""Temporary directories, and those that killed processes have left: `PREFIX<pid>-<anything>`."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
+import shutil
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
+
+# A pid may be one of another container with the same directory for temporary files, but nothing there takes a day.
+OLD_S: Final = 86400.0
+
+
+@contextlib.contextmanager
+def directory(purpose: str) -> Iterator[Path]:
+    """A temporary directory; old ones for the same purpose are removed whose process was killed."""
+    prefix = f"dispatcher-{purpose}-"
+    remove_leftovers(tempfile.gettempdir(), prefix, shutil.rmtree, older_than_s=OLD_S)
+    with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-") as made:
+        yield Path(made)
 
 
 def remove_leftovers(parent: str, prefix: str, remove: Callable[[Path], object], older_than_s: float = 0.0) -> None:

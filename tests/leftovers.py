@@ -40,8 +40,8 @@ CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 OWN = f"/tmp/dispatcher-{os.getuid()}"
 FOLDERS = (
     OWN,
-    *("/tmp", "/var/tmp", tempfile.gettempdir(), "/dev/shm", "/dev/mqueue", "/run", "/run/lock", "/run/netns"),
-    *("/var/lib", "/var/lib/nfs", "/var/log", "/etc", HOME, CACHE, CONFIG),
+    *("/", "/mnt", "/home", "/tmp", "/var/tmp", tempfile.gettempdir(), "/dev/shm", "/dev/mqueue"),
+    *("/run", "/run/lock", "/run/netns", "/var/lib", "/var/lib/nfs", "/var/log", "/etc", HOME, CACHE, CONFIG),
 )
 # What the beds, the tests and pip keep of earlier runs.
 CACHES = ("dispatcher-beds", "dispatcher-jax", "dispatcher-tests", "pip")

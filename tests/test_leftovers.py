@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,10 +24,18 @@ ORPHAN = (
 )
 
 
-def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", "import leftovers; leftovers.main(patience_s=0.2)", "sh", "-c", script]
+def run(script: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", f"import leftovers; {before}leftovers.main(patience_s=0.2)", "sh", "-c", script]
     env = {**os.environ, "PYTHONPATH": str(Path(leftovers.__file__).parent), **environment}
     return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def run_for_files(folder: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As if no other tests ran now: only files in this folder count."""
+    before = (
+        f"leftovers.FOLDERS = ({str(folder)!r},); leftovers.snapshot = lambda: {{'file': set(leftovers._files())}}; "
+    )
+    return run(script, f"{before}leftovers._other_runs = bool; ", **environment)
 
 
 @pytest.mark.parametrize(("ci", "status", "expected"), [("true", 0, leftovers.LEFT), ("true", 3, 3), ("", 0, 0)])
@@ -42,6 +52,52 @@ def test_a_process_that_outlives_the_run_is_named_and_ended(
 def test_a_process_that_has_ended_is_gone_at_once(tmp_path: Path) -> None:
     done = run(ORPHAN.format(tmp_path / "pid"), CI="")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("ci", "status", "expected"), [("true", 0, leftovers.LEFT), ("true", 3, 3), ("", 0, 0)])
+def test_a_file_that_is_left_is_named(tmp_path: Path, ci: str, status: int, expected: int) -> None:
+    done = run_for_files(tmp_path, f"touch {shlex.quote(f'{tmp_path}/x')}; exit {status}", CI=ci)
+    assert done.stdout == f"left by the tests: file {tmp_path}/x\n"
+    assert done.returncode == expected
+
+
+def test_so_are_the_tests_at_whose_end_it_was_new(tmp_path: Path) -> None:
+    script = "from leftovers import Notes; notes = Notes(); notes.end_of('a'); open('x', 'w'); notes.end_of('b')"
+    before = f"leftovers.FOLDERS = ({str(tmp_path)!r},); "
+    words = shlex.join([sys.executable, "-c", f"import leftovers; {before}{script}; notes.end_of('c')"])
+    done = run_for_files(tmp_path, f"cd {shlex.quote(str(tmp_path))}; {words}", CI="true")
+    assert done.stdout == f"left by the tests: file {tmp_path}/x, first seen after b\n", done.stderr
+
+
+def test_temporary_files_and_a_home_are_the_runs_own(tmp_path: Path) -> None:
+    home = tmp_path / "the home"
+    (home / ".config" / "pip").mkdir(parents=True)
+    (home / ".cache" / "other").mkdir(parents=True)
+    (home / ".gitconfig").write_text("mine\n")
+    script = """
+        mktemp; stat -c %a "$TMPDIR"; touch ~/.new ~/.config/new ~/.cache/new ~/.cache/dispatcher-beds/kept
+        cat ~/.gitconfig; test -d ~/.config/pip && ls ~/.cache
+    """
+    own = {"HOME": str(home), "XDG_CACHE_HOME": "", "XDG_CONFIG_HOME": "", "CI": "true"}
+    done = run_for_files(home, script, **own)
+    assert done.returncode == 0, done.stdout
+    made, *printed = done.stdout.split()
+    assert printed == ["1777", *("mine", "dispatcher-beds", "dispatcher-jax", "dispatcher-tests", "new", "pip")]
+    assert not Path(made).parent.exists()
+    assert sorted(os.listdir(home)) == [".cache", ".config", ".gitconfig"]
+    assert os.listdir(home / ".config") == ["pip"]
+    assert {path.name for path in (home / ".cache").rglob("*")} == {"other", "kept", *leftovers.CACHES}
+
+
+def test_nothing_is_removed_through_a_mount_that_is_left(small_disk: Path) -> None:
+    (small_disk / "mine").touch()
+    done = run(f'mkdir "$TMPDIR/m" && mount --bind {shlex.quote(str(small_disk))} "$TMPDIR/m" && echo "$TMPDIR"')
+    place = Path(done.stdout.split("\n")[0])
+    try:
+        assert (small_disk / "mine").exists()
+    finally:
+        subprocess.run(["umount", place / "m"], check=True)
+        shutil.rmtree(place)
 
 
 def test_new_files_and_only_those_are_named() -> None:

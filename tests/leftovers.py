@@ -21,6 +21,7 @@ import ctypes
 import fnmatch
 import glob
 import grp
+import itertools
 import os
 import pwd
 import shutil
@@ -36,8 +37,8 @@ HOME = os.path.expanduser("~")
 CACHE = os.environ.get("XDG_CACHE_HOME") or f"{HOME}/.cache"
 CONFIG = os.environ.get("XDG_CONFIG_HOME") or f"{HOME}/.config"
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# What the package keeps for a user on a host; its contents are compared.
-OWN = f"/tmp/dispatcher-{os.getuid()}"
+# What the package keeps for users on a host; the contents are compared.
+OWN = "/tmp/dispatcher-[0-9]*"
 FOLDERS = (
     OWN,
     *("/", "/mnt", "/home", "/tmp", "/var/tmp", tempfile.gettempdir(), "/dev/shm", "/dev/mqueue"),
@@ -45,8 +46,8 @@ FOLDERS = (
 )
 # What the beds, the tests and pip keep of earlier runs.
 CACHES = ("dispatcher-beds", "dispatcher-jax", "dispatcher-tests", "pip")
-# Kept on purpose, and the folders that hold it.
-KEPT = ("pytest-of-*", OWN, CACHE, *(f"{CACHE}/{name}" for name in CACHES))
+# Kept on purpose, the folders that hold it, and what a machine makes by itself, a new day's logs among it.
+KEPT = ("pytest-of-*", OWN, CACHE, *(f"{CACHE}/{name}" for name in CACHES), "systemd-private-*", "/var/log/*[.-][0-9]*")
 # What systemd makes and removes by itself on a machine that people use.
 OF_SYSTEMD = ("*.service", "*.scope", "*.slice", "*.socket", "*.mount")
 IPC = ("shm", "sem", "msg")
@@ -217,7 +218,7 @@ def _files() -> Iterator[str]:
 
 
 def _shared_files() -> Iterator[str]:
-    for folder in FOLDERS:
+    for folder in itertools.chain.from_iterable(map(glob.glob, FOLDERS)):
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
                 path = os.path.join(folder, name)

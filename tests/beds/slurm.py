@@ -147,7 +147,7 @@ class SlurmBed:
             self._port = {name: self._ports.take() for name in ("slurmctld", "slurmdbd", "mariadbd", *self.node_names)}
             self._make_directories()
             self._write_conf()
-            self._namespace = Namespace(env=self.env)
+            self._namespace = Namespace(mounts=_own_locks(), env=self.env)
             self._start_munge()
             if self.settings.accounting:
                 self._start_accounting()
@@ -368,6 +368,15 @@ class SlurmBed:
             lambda: self.run("sacctmgr", "-i", "add", "cluster", "lab", check=False).returncode == 0, 20,
             lambda: f"slurmdbd takes no cluster: {self.log('slurmdbd.out')}", every_s=0.2,
         )  # fmt: skip
+
+
+def _own_locks() -> list[str]:
+    """What attempts lock in /tmp is of these nodes alone, and goes with them: a power cut leaves it there."""
+    lines = []
+    for uid in sorted({os.geteuid(), pwd.getpwnam(ORDINARY).pw_uid}):
+        path = f"/tmp/dispatcher-{uid}"
+        lines.append(f"install -d -m 700 -o {uid} {path} && mount -t tmpfs -o mode=700,uid={uid} locks {path}")
+    return lines
 
 
 def _group(user: str) -> str:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from .bed import BedError, one_line
+from .bed import BedError, one_line, plain_directory
 
 
 def _nfs() -> None:
@@ -106,7 +106,7 @@ def _tpu() -> None:
 def _podman() -> None:
     from podman_here import IMAGE, Podman
 
-    with tempfile.TemporaryDirectory(prefix="pod-", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="pod-", dir=plain_directory()) as folder:
         podman = Podman(Path(folder, "p"))
         try:
             podman("run", "--rm", "--network=none", IMAGE, "true")

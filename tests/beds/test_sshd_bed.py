@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from .bed import wait_for
-from .computer import checkout_in_tmp
+from .computer import seen_in_tmp
 from .slurm import ORDINARY
 from .sshd import SshBed
 
@@ -24,7 +24,9 @@ def test_hosts_look_like_machines_of_their_own(ssh: SshBed) -> None:
     assert (answers["h1"][0], answers["h2"][0]) == ("h1", "h2")
     assert answers["h1"][1] != answers["h2"][1]
     # /tmp holds what the bed itself needs, and of the test nothing.
-    assert answers["h1"][3:] == sorted([ssh.directory.name, *checkout_in_tmp()])
+    assert set(answers["h1"][3:]) == seen_in_tmp(ssh.directory)
+    beside = set(ssh.ssh("h1", f"ls {ssh.directory.parent}").stdout.split())
+    assert beside - seen_in_tmp(ssh.directory) <= {ssh.directory.name}
     ssh["h2"].path("file").unlink()
     assert ssh["h1"].path("file").read_text() == "mine\n"
 

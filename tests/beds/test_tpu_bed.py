@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from .bed import BedError, wait_for
-from .computer import HostSettings, checkout_in_tmp
+from .computer import HostSettings, seen_in_tmp
 from .slurm import ORDINARY
 from .tpu import TOKEN, VERSION, TpuBed
 from .tpu_checks import workers_of
@@ -52,7 +52,7 @@ def test_workers_are_machines_that_share_nothing(tpu: TpuBed, tmp_path: Path, mo
     command = "echo $(hostname) >> ~/mine; echo $(hostname) >> /tmp/mine; cat ~/mine /tmp/mine; ls /tmp"
     # `--worker=0` is the default of gcloud.
     done = tpu.gcloud("ssh", "pod", f"--command={command}", check=True)
-    assert done.stdout.split() == [first.name, first.name, *sorted(["mine", tpu.directory.name, *checkout_in_tmp()])]
+    assert done.stdout.split() == [first.name, first.name, *sorted({"mine", *seen_in_tmp(tpu.directory)})]
     assert not second.path("mine").exists()
     done = tpu.gcloud("ssh", "pod", "--worker=1", f"--command={command}", check=True)
     assert done.stdout.split()[:2] == [second.name, second.name]

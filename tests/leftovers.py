@@ -153,6 +153,8 @@ def _own_directories() -> Iterator[dict[str, str]]:
     finally:
         # A mount that is left may show what is not the tests'.
         if not any(mount.startswith(f"{place}/") for mount in _mounts()):
+            # Tests take rights away; `-R` follows no links.
+            subprocess.run(["chmod", "-R", "u+rwX", place], stderr=subprocess.DEVNULL, check=False)
             shutil.rmtree(place, ignore_errors=True)
 
 

@@ -15,7 +15,7 @@ import pytest
 from leftovers import new, snapshot
 
 # Detached as a daemon detaches itself.
-DAEMON = "setsid sh -c 'sleep 987 & echo $! >{}; exit' & wait; exit {}"
+DAEMON = "setsid sh -c 'sleep 987 & echo $! >\"$0\"; exit' {} & wait; exit {}"
 
 
 # The inner shell leaves its child to the process that runs all.
@@ -42,7 +42,7 @@ def run_for_files(folder: Path, script: str, **environment: str) -> subprocess.C
 def test_a_process_that_outlives_the_run_is_named_and_ended(
     tmp_path: Path, ci: str, status: int, expected: int
 ) -> None:
-    done = run(DAEMON.format(tmp_path / "pid", status), CI=ci)
+    done = run(DAEMON.format(shlex.quote(f"{tmp_path}/pid"), status), CI=ci)
     pid = (tmp_path / "pid").read_text().strip()
     assert f"left by the tests: process {pid}: sleep 987\n" in done.stdout
     assert done.returncode == expected
@@ -50,7 +50,7 @@ def test_a_process_that_outlives_the_run_is_named_and_ended(
 
 
 def test_a_process_that_has_ended_is_gone_at_once(tmp_path: Path) -> None:
-    done = run(ORPHAN.format(tmp_path / "pid"), CI="")
+    done = run(ORPHAN.format(shlex.quote(f"{tmp_path}/pid")), CI="")
     assert done.returncode == 0, done.stderr
 
 
@@ -75,13 +75,14 @@ def test_temporary_files_and_a_home_are_the_runs_own(tmp_path: Path) -> None:
     (home / ".cache" / "other").mkdir(parents=True)
     (home / ".gitconfig").write_text("mine\n")
     script = """
-        mktemp; stat -c %a "$TMPDIR"; touch ~/.new ~/.config/new ~/.cache/new ~/.cache/dispatcher-beds/kept
+        mktemp; stat -c %a "$TMPDIR"; mkdir -p "$TMPDIR/x/y"; chmod a= "$TMPDIR/x"
+        touch ~/.new ~/.config/new ~/.cache/new ~/.cache/dispatcher-beds/kept
         cat ~/.gitconfig; test -d ~/.config/pip && ls ~/.cache
     """
     own = {"HOME": str(home), "XDG_CACHE_HOME": "", "XDG_CONFIG_HOME": "", "CI": "true"}
     done = run_for_files(home, script, **own)
     assert done.returncode == 0, done.stdout
-    made, *printed = done.stdout.split()
+    made, *printed = done.stdout.splitlines()
     assert printed == ["1777", *("mine", "dispatcher-beds", "dispatcher-jax", "dispatcher-tests", "new", "pip")]
     assert not Path(made).parent.exists()
     assert sorted(os.listdir(home)) == [".cache", ".config", ".gitconfig"]

@@ -20,12 +20,12 @@ def test_hosts_look_like_machines_of_their_own(ssh: SshBed) -> None:
     for name in ("h1", "h2"):
         done = ssh.ssh(name, "hostname; cat /proc/sys/kernel/random/boot_id; echo $HOME; echo mine > ~/file; ls /tmp")
         assert done.returncode == 0, done.stderr
-        answers[name] = done.stdout.split()
+        answers[name] = done.stdout.splitlines()
     assert (answers["h1"][0], answers["h2"][0]) == ("h1", "h2")
     assert answers["h1"][1] != answers["h2"][1]
     # /tmp holds what the bed itself needs, and of the test nothing.
     assert set(answers["h1"][3:]) == seen_in_tmp(ssh.directory)
-    beside = set(ssh.ssh("h1", f"ls {ssh.directory.parent}").stdout.split())
+    beside = set(ssh.ssh("h1", f"ls {ssh.directory.parent}").stdout.splitlines())
     assert beside - seen_in_tmp(ssh.directory) <= {ssh.directory.name}
     ssh["h2"].path("file").unlink()
     assert ssh["h1"].path("file").read_text() == "mine\n"

@@ -52,10 +52,10 @@ def test_workers_are_machines_that_share_nothing(tpu: TpuBed, tmp_path: Path, mo
     command = "echo $(hostname) >> ~/mine; echo $(hostname) >> /tmp/mine; cat ~/mine /tmp/mine; ls /tmp"
     # `--worker=0` is the default of gcloud.
     done = tpu.gcloud("ssh", "pod", f"--command={command}", check=True)
-    assert done.stdout.split() == [first.name, first.name, *sorted({"mine", *seen_in_tmp(tpu.directory)})]
+    assert done.stdout.splitlines() == [first.name, first.name, *sorted({"mine", *seen_in_tmp(tpu.directory)})]
     assert not second.path("mine").exists()
     done = tpu.gcloud("ssh", "pod", "--worker=1", f"--command={command}", check=True)
-    assert done.stdout.split()[:2] == [second.name, second.name]
+    assert done.stdout.splitlines()[:2] == [second.name, second.name]
     # They reach each other, as the processes of one training do.
     answer = second.run("python3", "-c", f"import socket; print(socket.create_connection(('{first.address}', 22), 5))")
     assert first.address in answer

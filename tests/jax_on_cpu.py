@@ -14,7 +14,11 @@ NAME, CPU = "JAX_PLATFORMS", "cpu"
 with pytest.MonkeyPatch.context() as _patch:
     # JAX reads it when it is imported. It is not left behind: what attempts record of it is what other tests look at.
     _patch.setenv(NAME, os.environ.get(NAME, CPU))
+    _patch.setenv("XLA_FLAGS", kept_programs.FLAGS)
     import jax
+
+    # XLA reads its flags with the first device.
+    jax.devices()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,4 +34,5 @@ def cpu_for_children(jax_cache: Path) -> Iterator[None]:
 def compilation_cache(jax_cache: Path) -> None:
     """Compile each program once for all tests: most of their time would go there."""
     for name, value in kept_programs.environment(jax_cache).items():
-        jax.config.update(name.lower(), float(value) if value == "0" else value)
+        if name.startswith("JAX_"):
+            jax.config.update(name.lower(), float(value) if value == "0" else value)

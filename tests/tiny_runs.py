@@ -25,8 +25,6 @@ from dispatcher.runtime.metrics import read_metrics
 
 TESTS = Path(__file__).parent
 PATIENCE_S = 400.0
-# Compiles in half the time what runs for a second. Bits are compared of runs that have it in common.
-COMPILED_FAST = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 
 
 def environment(cache: Path, **more: str) -> dict[str, str]:
@@ -95,7 +93,7 @@ class Attempt:
         self.log = self.directory / f"output.{more.get('DISPATCHER_PROCESS_ID', '0')}.log"
         with self.log.open("wb") as file:
             self.process = subprocess.Popen(
-                command, env=environment(cache, **{**COMPILED_FAST, **said, **more}),
+                command, env=environment(cache, **{**said, **more}),
                 stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
 

@@ -439,7 +439,7 @@ def test_a_job_that_was_queued_again_keeps_its_checkpoints(fleet: Fleet, source:
 @pytest.mark.demo
 def test_a_training_goes_on_bit_for_bit_after_it(fleet: Fleet, jax_cache: Path) -> None:
     from interrupted_training import FILE, waiting
-    from tiny_runs import COMPILED_FAST, Attempt, arrays_of_checkpoints, assert_same_bits, environment, tiny_entry
+    from tiny_runs import Attempt, arrays_of_checkpoints, assert_same_bits, environment, tiny_entry
     from tiny_training import made
 
     words = {"save_every": 4, "keep": 8, "eval_every": 20}
@@ -447,7 +447,7 @@ def test_a_training_goes_on_bit_for_bit_after_it(fleet: Fleet, jax_cache: Path) 
     entry = tiny_entry(FILE, job="tests/interrupted", **words)
     fleet.write_config("methods: {m: {backoff: 0.01s}}\nkill_grace: 20s\n")
     fleet.write_manifest([{"job_id": "a", "method": "m", **entry, "env": waiting(37, cancelled)}])
-    pod = fleet.start("pod", "--slots", "1", **environment(jax_cache, **COMPILED_FAST))
+    pod = fleet.start("pod", "--slots", "1", **environment(jax_cache))
     wait_until((fleet.root / PLACE / "a" / "step-00000036").exists, "step 36", 240)
     fleet.run("cancel", "a")
     cancelled.touch()
@@ -462,7 +462,7 @@ def test_a_training_goes_on_bit_for_bit_after_it(fleet: Fleet, jax_cache: Path) 
     fleet.run("clean", "--checkpoints", "--keep", "1", "--periodic", "--yes")
     assert [name for name in names(fleet, "a") if name.startswith("step-")] == before[-1:]
     fleet.run("requeue", "a")
-    fleet.run_all("--slots", "1", **environment(jax_cache, **COMPILED_FAST))
+    fleet.run_all("--slots", "1", **environment(jax_cache))
     assert fleet.record("a").state == "done"
     assert "resuming from step" in fleet.output("a", 2)
     assert Attempt(fleet.root / "undisturbed", jax_cache, 1, tiny_entry(**words)).end() == 0

@@ -15,7 +15,6 @@ import pytest
 from fleet import wait_until
 from interrupted_training import FILE, waiting
 from tiny_runs import (
-    COMPILED_FAST,
     TESTS,
     Attempt,
     arrays_of_checkpoints,
@@ -79,7 +78,7 @@ class Started(Attempt):
             contract.ATTEMPT: str(number),
             contract.ATTEMPT_DIR: str(self.directory),
         }
-        known = environment(cache, **{**COMPILED_FAST, **identity, **env})
+        known = environment(cache, **{**identity, **env})
         # The environment of the host has the package, and nothing of the tests.
         known.pop("PYTHONPATH")
         self.log = self.directory / f"output.{env.get('DISPATCHER_PROCESS_ID', '0')}.log"

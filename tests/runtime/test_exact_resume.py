@@ -16,7 +16,6 @@ import pytest
 from fleet import Fleet, wait_until
 from interrupted_training import FILE, waiting
 from tiny_runs import (
-    COMPILED_FAST,
     arrays_of_checkpoints,
     assert_same_bits,
     environment,
@@ -35,7 +34,7 @@ def train(module: str, root: Path, jax_cache: Path, kills: int, **words: Any) ->
     """Train the job of a test module in processes of their own; at which steps they were killed."""
     command = [sys.executable, str(HERE / "kill_and_resume.py"), module, str(root), str(kills), "41", json.dumps(words)]
     done = subprocess.run(
-        command, env=environment(jax_cache, **COMPILED_FAST), capture_output=True, text=True, check=False
+        command, env=environment(jax_cache), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
@@ -95,7 +94,7 @@ def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, jax_c
             {**tiny_entry(**words), "job_id": "undisturbed", "gpus": 0},
         ]
     )
-    dispatcher = fleet.start("pod", "--until-empty", **environment(jax_cache, **COMPILED_FAST))
+    dispatcher = fleet.start("pod", "--until-empty", **environment(jax_cache))
 
     first = fleet.attempt("preempted", 1).directory / "metrics.jsonl"
     wait_until(lambda: first.exists() and len(first.read_text().splitlines()) >= 4, "the training has begun", 240)

@@ -99,9 +99,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory, jax_cache: Path) -> dict[str, Any]:
-    # All that is compared was compiled by this process.
-    cheap = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {cheap}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path_factory.mktemp("meshes"))],
         env=environment(jax_cache, XLA_FLAGS=flags),

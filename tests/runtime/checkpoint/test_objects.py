@@ -20,7 +20,7 @@ pytest.importorskip("obstore")
 
 import boto3
 from moto.server import DomainDispatcherApplication, create_backend_app
-from tiny_runs import COMPILED_FAST, TESTS, environment, free_port, one_of_two
+from tiny_runs import TESTS, environment, free_port, one_of_two
 from tiny_training import config
 from werkzeug.serving import BaseWSGIServer, make_server
 
@@ -414,7 +414,7 @@ def test_two_processes_of_a_job_save_to_a_bucket(server, bucket, tmp_path: Path,
     words = ["run", "tiny", "c.yaml", "out", "--import", str(TESTS / "tiny_training.py")]
     command = [sys.executable, "-P", "-m", "dispatcher.runtime", *words, "--checkpoints", f"s3://{bucket}/lab"]
     address = f"127.0.0.1:{free_port()}"
-    environments = [environment(jax_cache, **COMPILED_FAST, **one_of_two(address, number)) for number in range(2)]
+    environments = [environment(jax_cache, **one_of_two(address, number)) for number in range(2)]
     started = [subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE) for env in environments]
     try:
         said = [process.communicate(timeout=200)[1].decode() for process in started]

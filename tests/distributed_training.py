@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import kept_programs
 import numpy as np
 from fleet import Fleet, wait_until
 from repositories import Repository
@@ -20,7 +21,7 @@ WORDS: dict[str, Any] = {"steps": STEPS, "save_every": 10, "eval_every": 10}
 # Two processes that compile, on a machine that does much else.
 PATIENCE_S = 400.0
 # They have a device each, by the gloo collectives of JAX for CPUs.
-METHOD = "env: {JAX_PLATFORMS: cpu, JAX_NUM_CPU_DEVICES: '1'}"
+METHOD = f"env: {{JAX_PLATFORMS: cpu, JAX_NUM_CPU_DEVICES: '1', XLA_FLAGS: '{kept_programs.FLAGS}'}}"
 
 
 def write_training(fleet: Fleet, **entry: Any) -> None:

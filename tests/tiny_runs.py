@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax_on_cpu  # noqa: F401 - what this process trains has the bits of the runs
 import kept_programs
 import numpy as np
 from fleet import wait_until

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from beds.slurm import SlurmBed
 from fleet import Fleet, wait_until
+from jax_on_cpu import compilation_cache  # noqa: F401 - a fixture
 from tiny_runs import TESTS, arrays_of_checkpoints, assert_same_bits, metric_lines, on_cpu
 from tiny_training import config, made
 

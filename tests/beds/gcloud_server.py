@@ -20,7 +20,7 @@ import sys
 import time
 
 CLONE_NEWNET = 0x4000_0000
-# They find the user's home when they are imported. The server itself has none.
+# They find the user's home when they are imported. That of the server is empty.
 OF_THE_HOME = ("googlecloudsdk.command_lib.util.ssh.ssh",)
 # The length of what follows, in decimal digits.
 HEAD_BYTES = 20
@@ -139,7 +139,8 @@ def main() -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0{name}")
         listener.listen(64)
-        load(["gcloud", "googlecloudsdk.gcloud_main"])
+        for module in ("gcloud", "googlecloudsdk.gcloud_main"):
+            importlib.import_module(module)
         print("ready", flush=True)
         call = serve(listener)
     if call is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 
 from .bed import BedError
 
@@ -39,7 +40,9 @@ class WarmGcloud:
     def __init__(self, program: str) -> None:
         """`program` is the path of the real gcloud."""
         self._name = f"dispatcher-gcloud-{os.getpid()}-{os.urandom(8).hex()}"
-        own = {"CLOUDSDK_PYTHON_ARGS": "-S -m gcloud_server", "PYTHONPATH": HERE, "HOME": "/dev/null"}
+        # What its modules look for there when they are imported must not be the user's.
+        self._home = tempfile.TemporaryDirectory(prefix="gcloud-")
+        own = {"CLOUDSDK_PYTHON_ARGS": "-S -m gcloud_server", "PYTHONPATH": HERE, "HOME": self._home.name}
         self._server = subprocess.Popen(
             [program, self._name],
             env={**os.environ, **own},
@@ -56,6 +59,7 @@ class WarmGcloud:
 
     def __exit__(self, *error: object) -> None:
         self._server.communicate(timeout=30)
+        self._home.cleanup()
 
     def words(self, network: str, sleep_factor: float) -> list[str]:
         """The command that is gcloud in the network namespace with this path; gcloud's arguments follow.

@@ -20,8 +20,15 @@ STEPS = 30
 WORDS: dict[str, Any] = {"steps": STEPS, "save_every": 10, "eval_every": 10}
 # Two processes that compile, on a machine that does much else.
 PATIENCE_S = 400.0
-# They have a device each, by the gloo collectives of JAX for CPUs.
-METHOD = f"env: {{JAX_PLATFORMS: cpu, JAX_NUM_CPU_DEVICES: '1', XLA_FLAGS: '{kept_programs.FLAGS}'}}"
+
+
+def method(programs: Path) -> str:
+    """A method whose processes have a device each, by the gloo collectives of JAX for CPUs.
+
+    What they compile is in the directory `programs`, as they see it.
+    """
+    env = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", **kept_programs.environment(programs)}
+    return f"env: {json.dumps(env)}"
 
 
 def write_training(fleet: Fleet, **entry: Any) -> None:

@@ -6,20 +6,22 @@ from pathlib import Path
 
 import pytest
 from beds.volcano import VolcanoBed
-from distributed_training import METHOD, STEPS, check_checkpoints, run_training, write_training
+from distributed_training import STEPS, check_checkpoints, method, run_training, write_training
 from fleet import Fleet
+from kept_programs import kept
 from tiny_runs import metric_lines
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_two_pods_train_together(fleet: Fleet, volcano: VolcanoBed) -> None:
+def test_two_pods_train_together(fleet: Fleet, volcano: VolcanoBed, jax_cache: Path) -> None:
     volume = Path(volcano.make_volume("data"))
     words = f"namespace: {volcano.namespace}, kubeconfig: '{volcano.kubeconfig}', image: jax"
     words += ", pvc_name: data, pvc_mount_path: /data"
-    fleet.write_config(f"hosts:\n  k8s: {{type: volcano, {words}}}\nmethods:\n  m: {{{METHOD}}}\n")
+    fleet.write_config(f"hosts:\n  k8s: {{type: volcano, {words}}}\nmethods:\n  m: {{{method(Path('/data/programs'))}}}\n")
     write_training(fleet, gpus=0, resources={"nodes": 2, "cpus": 1})
-    run_training(fleet, "--outlet", "k8s:1")
+    with kept(volume / "programs", jax_cache):
+        run_training(fleet, "--outlet", "k8s:1")
     (metrics,) = volume.glob("**/metrics.jsonl")
     assert metric_lines(metrics)[-1]["step"] == STEPS
     assert "process 1 of 2: waiting for the others at " in metrics.with_name("output.1.log").read_text()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from beds.volcano import VolcanoBed
-from distributed_training import METHOD, PATIENCE_S
+from distributed_training import PATIENCE_S, method
 from fleet import Fleet, wait_until
+from kept_programs import kept
 from repositories import Repository
 from tiny_runs import TESTS
 from tiny_training import CONFIG
@@ -23,12 +25,13 @@ sweeps:
 """
 
 
-def test_one_method_on_volcano_and_one_here(fleet: Fleet, volcano: VolcanoBed) -> None:
-    volcano.make_volume("data")
+def test_one_method_on_volcano_and_one_here(fleet: Fleet, volcano: VolcanoBed, jax_cache: Path) -> None:
+    programs = Path(volcano.make_volume("data")) / "programs"
     words = f"namespace: {volcano.namespace}, kubeconfig: '{volcano.kubeconfig}', image: jax"
     words += ", pvc_name: data, pvc_mount_path: /data, cpu_cpu: 500m"
     fleet.write_config(
-        f"hosts:\n  k8s: {{type: volcano, {words}}}\nmethods:\n  fft: {{{METHOD}}}\n  lora: {{{METHOD}}}\n"
+        f"hosts:\n  k8s: {{type: volcano, {words}}}\n"
+        f"methods:\n  fft: {{{method(Path('/data/programs'))}}}\n  lora: {{{method(jax_cache)}}}\n"
     )
     repository = Repository(fleet.root)
     repository.write(".gitignore", "run_state/\nsaid/\nruns/\n")
@@ -37,8 +40,9 @@ def test_one_method_on_volcano_and_one_here(fleet: Fleet, volcano: VolcanoBed) -
     (fleet.layout.matrix_dir / "sweep.yaml").write_text(SWEEP.replace("CONFIG", json.dumps(CONFIG)))
     fleet.run("matrix", "make", str(fleet.layout.matrix_dir / "sweep.yaml"))
     repository.commit()
-    pod = fleet.start("pod", "--until-empty", "--slots", "0", "--outlet", "k8s:1", "--outlet", "local:1", poll="2")
-    wait_until(lambda: not pod.is_running(), "all jobs have ended", 2 * PATIENCE_S)
+    with kept(programs, jax_cache):
+        pod = fleet.start("pod", "--until-empty", "--slots", "0", "--outlet", "k8s:1", "--outlet", "local:1", poll="2")
+        wait_until(lambda: not pod.is_running(), "all jobs have ended", 2 * PATIENCE_S)
     records = fleet.records()
     assert {job: (record.state, record.outlet) for job, record in records.items()} == {
         "fft_s1": ("done", "k8s"),

@@ -107,11 +107,12 @@ def test_on_sshfs_the_second_host_is_refused(sshfs):
 
 
 @pytest.mark.slow
-def test_nolock_under_load(nfs):
+@pytest.mark.parametrize("count", [24, pytest.param(60, marks=pytest.mark.long)])
+def test_nolock_under_load(nfs, count):
     """NFSv3 with `nolock` shows old file content, too: the hard-link lock must not rely on what is cached."""
     a, b = nfs.hosts("v3-nolock")
     lab = Lab(a, b, heartbeat="1s")
-    jobs = [f"job-{number:03}" for number in range(60)]
+    jobs = [f"job-{number:03}" for number in range(count)]
     # The first host is full until the other one is there.
     lab.write_matrix({**dict.fromkeys(jobs, PROVE), **dict.fromkeys(jobs[:3], WAIT)})
     first = lab.start(a, "pod-a", "--until-empty", slots=3)

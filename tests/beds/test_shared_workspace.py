@@ -9,18 +9,16 @@ import pytest
 from .hosts import Process
 from .lab import PROVE, READER, Lab, wait_until
 
-JOBS = 80
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("count", [30, pytest.param(80, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mount", ["v4.2", "v3"])
-def test_nothing_is_lost_and_nothing_runs_twice(nfs, mount):
+def test_nothing_is_lost_and_nothing_runs_twice(nfs, mount, count):
     a, b = nfs.hosts(mount)
     lab = Lab(a, b)
-    jobs = [f"job-{number:03}" for number in range(JOBS)]
+    jobs = [f"job-{number:03}" for number in range(count)]
     lab.write_matrix(dict.fromkeys(jobs, PROVE))
-    held = jobs[-8:]
+    held = jobs[-count // 10 :]
     edits = [(job, "held", a.name) for job in held]
     lab.run(a, "hold", *held)
     status_file, stop = "run_state/matrix_status.json", "/tmp/stop-" + mount
@@ -32,10 +30,10 @@ def test_nothing_is_lost_and_nothing_runs_twice(nfs, mount):
     for number, job in enumerate(held):
         edits += _edit_from_both_hosts(lab, job, number)
         if number % 2:
-            assert len(lab.records((a, b)[looks % 2])) == JOBS
+            assert len(lab.records((a, b)[looks % 2])) == count
             looks += 1
     while any(record["state"] != "done" for record in lab.file_records(a).values()):
-        assert len(lab.records((a, b)[looks % 2])) == JOBS
+        assert len(lab.records((a, b)[looks % 2])) == count
         looks += 1
         # A look costs a guest kernel a second of its processor.
         time.sleep(4)
@@ -57,7 +55,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(nfs, mount):
     _check_edits(lab, edits)
     assert {record["pod"] for record in by_file[0].values()} == {"host-a-1", "host-a-2", "host-b-1", "host-b-2"}
     _end_readers(lab, readers, stop)
-    print(f"{mount}: {took_s:.0f} s for {JOBS} jobs and {len(edits)} edits; {looks} looks by the journal meanwhile")
+    print(f"{mount}: {took_s:.0f} s for {count} jobs and {len(edits)} edits; {looks} looks by the journal meanwhile")
 
 
 def _edit_from_both_hosts(lab: Lab, job: str, number: int) -> list[tuple[str, str, str]]:

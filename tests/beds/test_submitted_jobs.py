@@ -8,25 +8,23 @@ import pytest
 
 from .lab import COMMAND, PROVE, Lab, wait_until
 
-SUBMISSIONS = 10
-EACH = 4
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(("submissions", "each"), [(6, 2), pytest.param(10, 4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("mount", ["v4.2", "v3"])
-def test_no_submission_is_lost_and_no_job_runs_twice(nfs, mount):
+def test_no_submission_is_lost_and_no_job_runs_twice(nfs, mount, submissions, each):
     a, b = nfs.hosts(mount)
     lab = Lab(a, b)
     lab.write_matrix({"first": PROVE})
     pods = [lab.start(host, f"{host.name}-pod", "--on-exit=drain") for host in (a, b)]
-    values = ",".join(map(str, range(EACH)))
+    values = ",".join(map(str, range(each)))
     words = ["submit", "--param", f"n={values}", "--", "bash", "-c", PROVE]
-    hosts = [(a, b)[number % 2] for number in range(SUBMISSIONS)]
+    hosts = [(a, b)[number % 2] for number in range(submissions)]
     running = [host.start([COMMAND, *words], cwd=host.root) for host in hosts]
-    assert [one.wait(300) for one in running] == [0] * SUBMISSIONS, [one.output() for one in running]
+    assert [one.wait(300) for one in running] == [0] * submissions, [one.output() for one in running]
     printed = [job for one in running for job in one.stdout().split()]
-    assert len(printed) == len(set(printed)) == SUBMISSIONS * EACH
+    assert len(printed) == len(set(printed)) == submissions * each
     jobs = {*printed, "first"}
     for host in (a, b):
         lines = host.run(["cat", host.path("matrix/submitted.jsonl")], check=True).stdout.splitlines()

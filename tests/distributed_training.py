@@ -11,13 +11,13 @@ import kept_programs
 import numpy as np
 from fleet import Fleet, wait_until
 from repositories import Repository
-from tiny_runs import TESTS, arrays_of_checkpoints
+from tiny_runs import COMPILED_FAST, TESTS, arrays_of_checkpoints
 from tiny_training import config, made
 
 from dispatcher import contract
 
-STEPS = 30
-WORDS: dict[str, Any] = {"steps": STEPS, "save_every": 10, "eval_every": 10}
+STEPS = 10
+WORDS: dict[str, Any] = {"steps": STEPS, "save_every": 5, "eval_every": 5}
 # Two processes that compile, on a machine that does much else.
 PATIENCE_S = 400.0
 
@@ -27,7 +27,7 @@ def method(programs: Path) -> str:
 
     What they compile is in the directory `programs`, as they see it.
     """
-    env = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", **kept_programs.environment(programs)}
+    env = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", **COMPILED_FAST, **kept_programs.environment(programs)}
     return f"env: {json.dumps(env)}"
 
 

@@ -9,6 +9,7 @@ import pytest
 from .hosts import Process
 from .lab import PROVE, READER, Lab, wait_until
 
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("count", [30, pytest.param(80, marks=pytest.mark.long)])

@@ -33,9 +33,7 @@ TINY = {"save_every": 8, "log_every": 2, "steps_per_call": 2, "eval_every": 40}
 def train(module: str, root: Path, jax_cache: Path, kills: int, **words: Any) -> list[int]:
     """Train the job of a test module in processes of their own; at which steps they were killed."""
     command = [sys.executable, str(HERE / "kill_and_resume.py"), module, str(root), str(kills), "41", json.dumps(words)]
-    done = subprocess.run(
-        command, env=environment(jax_cache), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(command, env=environment(jax_cache), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 

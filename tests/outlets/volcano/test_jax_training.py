@@ -18,7 +18,9 @@ def test_two_pods_train_together(fleet: Fleet, volcano: VolcanoBed, jax_cache: P
     volume = Path(volcano.make_volume("data"))
     words = f"namespace: {volcano.namespace}, kubeconfig: '{volcano.kubeconfig}', image: jax"
     words += ", pvc_name: data, pvc_mount_path: /data"
-    fleet.write_config(f"hosts:\n  k8s: {{type: volcano, {words}}}\nmethods:\n  m: {{{method(Path('/data/programs'))}}}\n")
+    fleet.write_config(
+        f"hosts:\n  k8s: {{type: volcano, {words}}}\nmethods:\n  m: {{{method(Path('/data/programs'))}}}\n"
+    )
     write_training(fleet, gpus=0, resources={"nodes": 2, "cpus": 1})
     with kept(volume / "programs", jax_cache):
         run_training(fleet, "--outlet", "k8s:1")

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from dispatcher.outlets.base import (
     Ended,
     GpuUse,
     Key,
+    Outlet,
     Pending,
     Placement,
     Request,
@@ -30,7 +31,7 @@ from dispatcher.outlets.base import (
     Slot,
     Unknown,
 )
-from dispatcher.outlets.batch import watching
+from dispatcher.outlets.context import Times
 from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import is_held
 
@@ -338,22 +339,20 @@ def check_ends(place: Place, ends: dict[Key, Ended]) -> None:
     assert sorted(job for job in place.begun() if job in STEPS) == sorted(sent)
 
 
-def wait_no_longer(place: Place, monkeypatch: pytest.MonkeyPatch, is_seen: Callable[[], bool]) -> None:
-    """When what has begun is seen, what was never launched counts as absent at once.
+def restarted(place: Place, pod: str = "pod") -> Outlet:
+    """The outlet of another dispatcher, for which what was never launched is absent at once.
 
     What a scheduler was given with one call may come late, and is waited for.
     """
     if not place.submits_at_once:
-        wait_until(is_seen, "the attempt that has begun is seen", place.patience_s)
-        monkeypatch.setattr(watching, "ABSENT_S", 0.0)
+        place.times = Times(absent_s=0.0)
+    return place.restarted(pod)
 
 
-def test_dispatchers_that_are_killed_and_started_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatchers_that_are_killed_and_started_again(place: Place) -> None:
     keys = left_by_dead_dispatchers(place)
-    begun = next(key for key in keys if key.job_id == "begun")
-    again = place.restarted()
+    again = restarted(place)
     adopted = again.adopt(dict.fromkeys(keys, Placement()))
-    wait_no_longer(place, monkeypatch, lambda: isinstance(again.poll(list(adopted))[begun].status, Running))
     place.let_go()
     assert set(adopted.values()) <= {Slot()}
     reports = place.wait(list(adopted), Ended, again)
@@ -363,15 +362,14 @@ def test_dispatchers_that_are_killed_and_started_again(place: Place, monkeypatch
     check_ends(place, ends | place.recover_all(again, *(place.orphan(key) for key in keys if key not in adopted)))
 
 
-def test_attempts_of_dead_dispatchers_are_recovered_by_another(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attempts_of_dead_dispatchers_are_recovered_by_another(place: Place) -> None:
     """What a person asked for is done to them. Inspecting changes nothing."""
     unwanted = place.claim("unwanted", LONG)
     keys = left_by_dead_dispatchers(place, unwanted)
-    other = place.restarted("other")
+    other = restarted(place, "other")
     begun = next(key for key in keys if key.job_id == "begun")
     assert not isinstance(other.inspect([place.orphan(begun, is_unwanted=True)])[begun], Ended)
     orphans = [*(place.orphan(key) for key in keys), place.orphan(unwanted.key, is_unwanted=True)]
-    wait_no_longer(place, monkeypatch, lambda: isinstance(other.recover(orphans)[begun].status, Running))
     place.let_go()
     ends = place.recover_all(other, *orphans)
     assert ends.pop(unwanted.key).exit_code == 143

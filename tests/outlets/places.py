@@ -436,7 +436,7 @@ class VolcanoPlace(Place):
     kind = "volcano"
     is_queue = True
     # Each is a Kubernetes pod, which takes its time of processors to begin and to end.
-    many = 20
+    many = 10
     patience_s = 5 * PATIENCE_S
     # Files are delivered by one program, and the Job is made by another.
     submits_at_once = False

@@ -11,7 +11,7 @@ import kept_programs
 import numpy as np
 from fleet import Fleet, wait_until
 from repositories import Repository
-from tiny_runs import COMPILED_FAST, TESTS, arrays_of_checkpoints
+from tiny_runs import TESTS, arrays_of_checkpoints
 from tiny_training import config, made
 
 from dispatcher import contract
@@ -27,7 +27,7 @@ def method(programs: Path) -> str:
 
     What they compile is in the directory `programs`, as they see it.
     """
-    env = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", **COMPILED_FAST, **kept_programs.environment(programs)}
+    env = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1", **kept_programs.environment(programs)}
     return f"env: {json.dumps(env)}"
 
 

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -58,7 +59,7 @@ def test_without_libraries_one_line_says_what_to_install(bare_python: Path, tmp_
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == (
         f"dispatcher: error: {bare_python} has no module click; install what dispatcher needs: "
-        f"'{bare_python}' -m pip install {CHECKOUT}\n"
+        f"'{bare_python}' -m pip install {shlex.quote(str(CHECKOUT))}\n"
     )
     assert list(tmp_path.iterdir()) == []
 
@@ -96,4 +97,4 @@ def test_what_is_installed_comes_from_where_this_does(tmp_path: Path, recorded: 
     program = "from libraries import install_command; print(install_command('jax', '/a/python'))"
     done = subprocess.run([sys.executable, "-c", program], cwd=copy, capture_output=True, text=True, check=True)
     assert done.stdout == f"/a/python -m pip install '{source}'\n"
-    assert install_command(python="/a/python") == f"/a/python -m pip install {CHECKOUT}"
+    assert install_command(python="/a/python") == f"/a/python -m pip install {shlex.quote(str(CHECKOUT))}"

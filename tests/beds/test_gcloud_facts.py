@@ -1,7 +1,8 @@
 """What the real gcloud does, as seen against the TPU bed: the ground that the outlet for TPU VMs stands on.
 
-A newer gcloud that behaves otherwise fails here first, and the outlet is looked at then. All of gcloud's waits take a
-tenth of their time here (SLEEP_FACTOR).
+A newer gcloud that behaves otherwise fails here first, and the outlet is looked at then. The same gcloud does the same
+again: what the tests of the outlet do not need is `long`. All of gcloud's waits take a tenth of their time here
+(SLEEP_FACTOR).
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def logs(tmp_path: Path) -> Path:
 # Logs, streams and statuses of several workers.
 
 
+@pytest.mark.long
 def test_the_output_directory_is_a_folder_None_of_the_current_one(tpu: TpuBed, tmp_path: Path) -> None:
     """So one that is called None in gcloud's working directory serves this gcloud and one without the fault."""
     tpu.create("pod", "v4-16")
@@ -74,6 +76,7 @@ def test_logs_have_both_streams_byte_by_byte(tpu: TpuBed, logs: Path) -> None:
     assert re.fullmatch(rb"Warning: Permanently added 'tpu\.\d+-0-.{6}' \(ED25519\).*\r\na\0\xff\r\ne\n", log)
 
 
+@pytest.mark.long
 def test_the_status_is_that_of_the_first_worker_that_failed(tpu: TpuBed) -> None:
     tpu.create("pod", "v4-16")
     command = "case $(hostname) in *-w-0) sleep 1; exit 4;; *) exit 3;; esac"
@@ -83,6 +86,7 @@ def test_the_status_is_that_of_the_first_worker_that_failed(tpu: TpuBed) -> None
         assert f"##### Command execution on {line}" in done.stderr
 
 
+@pytest.mark.long
 def test_the_status_of_a_worker_from_a_list_is_lost(tpu: TpuBed) -> None:
     tpu.create("pod", "v4-16")
     tpu.set("pod", networkEndpoints=tpu.node("pod")["networkEndpoints"] * 2)
@@ -108,6 +112,7 @@ def test_stdin_reaches_one_worker_whole_and_several_by_chance(tpu: TpuBed, logs:
             assert tpu.workers("pod")[0].path("got").read_bytes() == data
 
 
+@pytest.mark.long
 def test_a_command_has_less_than_128_kib(tpu: TpuBed) -> None:
     tpu.create("vm")
     text = "  x\n" * 32_000
@@ -119,6 +124,7 @@ def test_a_command_has_less_than_128_kib(tpu: TpuBed) -> None:
         tpu.gcloud("ssh", "vm", whole + "x" * 4000)
 
 
+@pytest.mark.long
 def test_batches_of_workers_are_only_in_alpha(tpu: TpuBed) -> None:
     tpu.create("pod", "v4-16")
     command = "--command=date +%s%N; sleep 1; date +%s%N"
@@ -138,6 +144,7 @@ def test_batches_of_workers_are_only_in_alpha(tpu: TpuBed) -> None:
     assert times == sorted(times)
 
 
+@pytest.mark.long
 def test_words_of_a_worker_that_is_not_there(tpu: TpuBed) -> None:
     tpu.create("pod", "v4-16")
     done = tpu.gcloud("ssh", "pod", "--worker=2", "--command=true")
@@ -183,6 +190,7 @@ def test_what_fails_with_255_is_tried_ten_times_in_a_minute(tpu: TpuBed, tmp_pat
     assert "No ED25519 host key is known for tpu." in errors["keys"]
 
 
+@pytest.mark.long
 def test_without_guest_attributes_keys_need_not_be_known(tpu: TpuBed) -> None:
     """The way out of what `keys` is above."""
     tpu.create("pod", "v4-16")
@@ -222,6 +230,7 @@ def test_a_broken_connection_runs_the_command_again_into_the_same_log(tpu: TpuBe
     assert re.search(r"begun\n.*closed by remote host\.\s+begun\nended\n$", (logs / "1.log").read_text(), re.DOTALL)
 
 
+@pytest.mark.long
 def test_remote_commands_go_on_when_gcloud_is_killed(start_tpu: Callable[..., TpuBed]) -> None:
     tpu = start_tpu(is_warm=False)
     workers = tpu.create("pod", "v4-16")
@@ -236,6 +245,7 @@ def test_remote_commands_go_on_when_gcloud_is_killed(start_tpu: Callable[..., Tp
         assert all(len(each.processes("sleep")) == count for each in workers)
 
 
+@pytest.mark.long
 def test_ssh_to_a_vm_that_is_not_up_is_refused_by_gcloud(tpu: TpuBed) -> None:
     tpu.create("vm")
     for state, message in (
@@ -249,6 +259,7 @@ def test_ssh_to_a_vm_that_is_not_up_is_refused_by_gcloud(tpu: TpuBed) -> None:
         assert (done.returncode, message in done.stderr) == (1, True), state
 
 
+@pytest.mark.long
 def test_ssh_in_other_states_is_tried(tpu: TpuBed) -> None:
     tpu.create("vm")
     # Its key is there; else it would be refused to bring one now.
@@ -266,6 +277,7 @@ def test_ssh_in_other_states_is_tried(tpu: TpuBed) -> None:
 # Keys.
 
 
+@pytest.mark.long
 def test_the_first_use_makes_a_key_and_says_so_on_stdout(start_tpu: Callable[..., TpuBed]) -> None:
     tpu = start_tpu(has_key=False)
     tpu.create("vm")
@@ -279,6 +291,7 @@ def test_the_first_use_makes_a_key_and_says_so_on_stdout(start_tpu: Callable[...
     assert tpu.requests("nodes.patch") == [patch]
 
 
+@pytest.mark.long
 def test_a_key_of_the_whole_project_is_not_brought_again(tpu: TpuBed) -> None:
     public = (tpu.directory / "home/.ssh/google_compute_engine.pub").read_text().split()
     user = tpu.settings.user
@@ -289,6 +302,7 @@ def test_a_key_of_the_whole_project_is_not_brought_again(tpu: TpuBed) -> None:
     assert tpu.requests("nodes.patch") == []
 
 
+@pytest.mark.long
 def test_keys_that_several_bring_at_once_conflict_without_harm(tpu: TpuBed) -> None:
     tpu.create("vm")
     tpu.cloud.update_s = 2
@@ -298,6 +312,7 @@ def test_keys_that_several_bring_at_once_conflict_without_harm(tpu: TpuBed) -> N
     assert len(tpu.requests("nodes.patch")) == 2
 
 
+@pytest.mark.long
 def test_scp_to_all_wants_its_key_in_the_agent_if_there_is_one(tpu: TpuBed, tmp_path: Path) -> None:
     tpu.create("pod", "v4-16")
     data = tmp_path / "data"
@@ -320,6 +335,7 @@ def test_scp_to_all_wants_its_key_in_the_agent_if_there_is_one(tpu: TpuBed, tmp_
 # Errors of the API.
 
 
+@pytest.mark.long
 def test_wrong_words_are_status_2_before_any_request(tpu: TpuBed) -> None:
     for words in (CREATE[:-1], (*CREATE, "--no-such-flag"), (*CREATE, "--labels=A")):
         done = tpu.gcloud(*words)
@@ -328,6 +344,7 @@ def test_wrong_words_are_status_2_before_any_request(tpu: TpuBed) -> None:
     assert tpu.requests() == []
 
 
+@pytest.mark.long
 def test_refusals_are_not_tried_again(tpu: TpuBed) -> None:
     for count, status in enumerate(("RESOURCE_EXHAUSTED", "PERMISSION_DENIED", "ABORTED", "INVALID_ARGUMENT"), 1):
         tpu.refuse("nodes.create", status, checks.QUOTA)
@@ -357,6 +374,7 @@ def test_errors_of_the_server_are_tried_five_times_in_half_a_minute(tpu: TpuBed)
     assert tpu.gcloud("describe", "vm").returncode == 0
 
 
+@pytest.mark.long
 def test_an_operation_that_fails_is_shown_as_json(tpu: TpuBed) -> None:
     for ending in (checks.NO_CAPACITY, checks.NO_RESERVATION):
         tpu.no_capacity(ending)
@@ -365,6 +383,7 @@ def test_an_operation_that_fails_is_shown_as_json(tpu: TpuBed) -> None:
         assert f'ERROR: (gcloud.compute.tpus.tpu-vm.create) {{\n  "code": {ending[0]},\n  "message": "' in done.stderr
 
 
+@pytest.mark.long
 def test_a_vm_that_is_preempted_while_it_is_created_stays(tpu: TpuBed) -> None:
     tpu.cloud.create_s = 3
     call = start(tpu, *CREATE, "--spot")
@@ -385,6 +404,7 @@ def test_create_reports_its_own_node_as_existing_when_the_answer_was_lost(tpu: T
     tpu.wait_for("vm", "READY")
 
 
+@pytest.mark.long
 def test_create_does_not_wait_when_told_so(tpu: TpuBed) -> None:
     tpu.cloud.create_s = 60
     done = tpu.gcloud(*CREATE, "--async")

@@ -45,13 +45,20 @@ def kept_here() -> Path:
 
 @contextlib.contextmanager
 def kept(directory: Path, store: Path, max_bytes: int = MAX_BYTES) -> Iterator[Path]:
-    """`directory`, with the programs of `store`, to which complete new ones are added in the end."""
+    """As `shared`; what `store` and those beside it have beyond `max_bytes` is deleted in the end."""
     store.mkdir(parents=True, exist_ok=True)
+    with shared(directory, store):
+        yield directory
+    _evict(store.parent, max_bytes)
+
+
+@contextlib.contextmanager
+def shared(directory: Path, store: Path) -> Iterator[None]:
+    """`directory` has the programs of `store`, to which complete new ones are added in the end."""
     directory.mkdir(exist_ok=True)
     _add(store, directory, sorted(_names(store) - _names(directory)))
-    yield directory
+    yield
     _add(directory, store, [name for name in _names(directory) - _names(store) if _is_complete(directory / name)])
-    _evict(store.parent, max_bytes)
 
 
 def _names(directory: Path) -> set[str]:

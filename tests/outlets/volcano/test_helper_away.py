@@ -154,7 +154,7 @@ def test_a_node_that_is_lost_with_the_helper(site: Site) -> None:
     first = ask(connection, Run(words=["uname", "-n"])).out.strip()
     node = site.k8s.pod(first)["spec"]["nodeName"]
     site.k8s.node_away(node)
-    why = unreached(connection, [Run(words=["uname", "-n"])], timeout_s=20)
+    why = unreached(connection, [Run(words=["uname", "-n"])], timeout_s=10)
     assert first in why
     other = ask(connection, Run(words=["uname", "-n"]), timeout_s=60).out.strip()
     assert other != first

@@ -8,7 +8,7 @@ import pytest
 from beds.volcano import VolcanoBed
 from distributed_training import STEPS, check_checkpoints, method, run_training, write_training
 from fleet import Fleet
-from kept_programs import kept
+from kept_programs import shared
 from tiny_runs import metric_lines
 
 pytestmark = [pytest.mark.demo, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -22,7 +22,7 @@ def test_two_pods_train_together(fleet: Fleet, volcano: VolcanoBed, jax_cache: P
         f"hosts:\n  k8s: {{type: volcano, {words}}}\nmethods:\n  m: {{{method(Path('/data/programs'))}}}\n"
     )
     write_training(fleet, gpus=0, resources={"nodes": 2, "cpus": 1})
-    with kept(volume / "programs", jax_cache):
+    with shared(volume / "programs", jax_cache):
         run_training(fleet, "--outlet", "k8s:1")
     (metrics,) = volume.glob("**/metrics.jsonl")
     assert metric_lines(metrics)[-1]["step"] == STEPS

@@ -9,7 +9,7 @@ import pytest
 from beds.volcano import VolcanoBed
 from distributed_training import PATIENCE_S, method
 from fleet import Fleet, wait_until
-from kept_programs import kept
+from kept_programs import shared
 from repositories import Repository
 from tiny_runs import TESTS
 from tiny_training import CONFIG
@@ -40,7 +40,7 @@ def test_one_method_on_volcano_and_one_here(fleet: Fleet, volcano: VolcanoBed, j
     (fleet.layout.matrix_dir / "sweep.yaml").write_text(SWEEP.replace("CONFIG", json.dumps(CONFIG)))
     fleet.run("matrix", "make", str(fleet.layout.matrix_dir / "sweep.yaml"))
     repository.commit()
-    with kept(programs, jax_cache):
+    with shared(programs, jax_cache):
         pod = fleet.start("pod", "--until-empty", "--slots", "0", "--outlet", "k8s:1", "--outlet", "local:1", poll="2")
         wait_until(lambda: not pod.is_running(), "all jobs have ended", 2 * PATIENCE_S)
     records = fleet.records()

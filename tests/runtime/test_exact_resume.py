@@ -27,13 +27,15 @@ from tiny_training import made
 from dispatcher.runtime.metrics import read_metrics
 
 HERE = Path(__file__).parent
+# Single steps and blocks of them have the same bits, but not with all of kept_programs.FLAGS.
+EXACT = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
 TINY = {"save_every": 8, "log_every": 2, "steps_per_call": 2, "eval_every": 40}
 
 
 def train(module: str, root: Path, jax_cache: Path, kills: int, **words: Any) -> list[int]:
     """Train the job of a test module in processes of their own; at which steps they were killed."""
     command = [sys.executable, str(HERE / "kill_and_resume.py"), module, str(root), str(kills), "41", json.dumps(words)]
-    done = subprocess.run(command, env=environment(jax_cache), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment(jax_cache, **EXACT), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 
@@ -92,7 +94,7 @@ def test_a_preemption_through_the_dispatcher_leaves_no_trace(fleet: Fleet, jax_c
             {**tiny_entry(**words), "job_id": "undisturbed", "gpus": 0},
         ]
     )
-    dispatcher = fleet.start("pod", "--until-empty", **environment(jax_cache))
+    dispatcher = fleet.start("pod", "--until-empty", **environment(jax_cache, **EXACT))
 
     first = fleet.attempt("preempted", 1).directory / "metrics.jsonl"
     wait_until(lambda: first.exists() and len(first.read_text().splitlines()) >= 4, "the training has begun", 240)

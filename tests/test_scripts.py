@@ -78,7 +78,7 @@ def checkout(tmp_path: Path) -> Path:
         executable(tmp_path / "scripts" / name, "true")
     executable(tmp_path / ".venv/bin/python", f'exec {sys.executable} "$@"')
     # Two workers are enough here.
-    executable(tmp_path / ".venv/bin/nproc", "echo 0")
+    executable(tmp_path / ".venv/bin/nproc", "echo -1")
     shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)
     return tmp_path
 

@@ -14,6 +14,7 @@ from dispatcher.run_state.states import Record, State
 
 def test_priority_first_then_the_manifests_order() -> None:
     queue = queue_of(made(*(entry(job, n, priority=n == 2) for n, job in enumerate("dcba"))), LocalCapacity([], 4))
+    assert queue.upcoming() == ["b"]
     assert names(queue.choose(NOW)) == ["b", "d", "c", "a"]
 
 

@@ -62,8 +62,10 @@ def test_reasons_in_a_real_run(fleet: Fleet) -> None:
         # It would take all of its time again, as often as entries may come back.
         (Ended(75, "time limit"), "", "time limit"),
         (Ended(137), "", "signal 9"),
+        (Ended(192), "", "signal 64"),
         (Ended(134), DRIVER, "out of memory"),
         (Ended(1), f"{XLA}\n" + "  at frame\n" * 10, "out of memory"),
+        (Ended(1), f"{XLA}\n" + "\n" * 100, "out of memory"),
         (Ended(1), f"{XLA}\n" + "went on well\n" * 100 + "KeyError: 'x'", "exit 1"),
         (Ended(1), "terminate called after throwing an instance of 'std::bad_alloc'", "out of memory"),
         (Ended(1), "MemoryErrors are rare", "exit 1"),

@@ -85,10 +85,11 @@ def test_an_outlet_that_runs_them_one_by_one_has_no_packs() -> None:
 
 
 def test_a_limit_of_claims_counts_jobs() -> None:
-    queue = queue_of({"batch": Submissions(9, packs=True)}, *jobs("abcde"))
+    queue = queue_of({"batch": Submissions(9, packs=True)}, *jobs("abcdefg"))
     assert packs(queue.choose(NOW, 4)) == ["abc", "d"]
     assert packs(queue.choose(NOW, 0)) == []
-    assert packs(queue.choose(NOW)) == ["e"]
+    assert packs(queue.choose(NOW, 2)) == ["ef"]
+    assert packs(queue.choose(NOW)) == ["g"]
 
 
 def test_what_cannot_be_started_is_left_out() -> None:

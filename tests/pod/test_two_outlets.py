@@ -184,6 +184,20 @@ def test_only_a_pod_with_the_outlet_recovers_an_attempt(fleet: Fleet, queue: Pat
     assert without.is_running()
 
 
+def test_another_pod_records_that_a_submitted_attempt_has_begun(fleet: Fleet, queue: Path) -> None:
+    (queue / "hold").touch()
+    fleet.write_manifest([shell("there", GATED, outlet="queue")])
+    first = start(fleet, "first")
+    fleet.wait_for("there", "submitted")
+    wait_until(lambda: fleet.record("there").handle == "1", "the handle is recorded")
+    first.kill()
+    start(fleet, "second").ready()
+    (queue / "hold").unlink()
+    assert fleet.wait_for("there", "running").pod == "first"
+    (fleet.root / "go").touch()
+    assert fleet.wait_for("there", "done").attempt == 1
+
+
 def test_a_pod_without_slots_of_its_own_recovers_what_ran_on_its_host(fleet: Fleet, queue: Path) -> None:
     fleet.write_manifest([shell("here", GATED, outlet="local"), shell("there", "true", outlet="queue", needs=["here"])])
     first = start(fleet, "first")

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dispatcher.base import host
@@ -227,23 +228,25 @@ def test_nothing_is_looked_for_under_the_lock(layout: Layout, store: Store, monk
 def test_the_last_one_writes_the_file_and_leaves_it_to_no_dead_dispatcher(layout: Layout, store: Store) -> None:
     swap_file(layout, os.getpid())
     projector = Projector(store)
-    change(store)
-    projector.write_before_exit()
-    assert is_current(store)
     info = liveness.PodInfo(
-        pod="pod-1", host=host.host_name(), boot_id=host.boot_id(), pid_namespace=host.pid_namespace(), pid=os.getpid(),
-        start_ticks=host.start_ticks(os.getpid()) or 0, user="me", started_at="2026-06-17T22:48:00Z", heartbeat=1,
-        heartbeat_s=10.0, lock="flock",
+        pod=store.by, host=host.host_name(), boot_id=host.boot_id(), pid_namespace=host.pid_namespace(),
+        pid=os.getpid(), start_ticks=host.start_ticks(os.getpid()) or 0, user="me",
+        started_at="2026-06-17T22:48:00Z", heartbeat=1, heartbeat_s=10.0, lock="flock",
     )  # fmt: skip
     liveness.write_pod(layout, info)
-    fd = liveness.take(layout.pod_lock("pod-1"))
-    assert fd is not None
+    own, fd = liveness.take(layout.pod_lock(store.by)), liveness.take(layout.pod_lock("pod-1"))
+    assert own is not None and fd is not None
     try:
+        change(store)
+        projector.write_before_exit()
+        assert is_current(store)
+        liveness.write_pod(layout, msgspec.structs.replace(info, pod="pod-1"))
         change(store)
         projector.write_before_exit()
         assert not is_current(store)
         assert projector.note
     finally:
+        os.close(own)
         os.close(fd)
     projector.write_before_exit()
     assert is_current(store)

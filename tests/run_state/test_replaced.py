@@ -173,6 +173,28 @@ def test_a_file_whose_process_was_killed_when_it_had_just_replaced_it_is_watched
     assert hidden(layout) == []
 
 
+def test_a_file_that_is_left_in_the_tick_of_the_last_look_is_found(
+    layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder then has the time that it had at that look."""
+    monkeypatch.setattr(projection, "_TICK_NS", 10**18)
+    following = Projector(Store(layout, by="pod-1"))
+    with open(layout.status_file, "r+", encoding="utf-8") as program:
+        text = queued(program.read())
+        requeue_b(store).close()
+        (name,) = hidden(layout)
+        os.rename(layout.run_state / name, layout.root / name)
+        found = os.stat(layout.run_state)
+        following.check_replaced()
+        os.rename(layout.root / name, layout.run_state / name)
+        os.utime(layout.run_state, ns=(found.st_atime_ns, found.st_mtime_ns))
+        following.check_replaced()
+        save(program, text)
+    following.check_replaced()
+    assert following.store.records["a"].state is State.QUEUED
+    following.close()
+
+
 def test_what_a_program_left_half_written_is_refused_and_kept(layout: Layout, store: Store) -> None:
     with open(layout.status_file, "r+", encoding="utf-8") as program:
         half = queued(program.read())[:40]

@@ -94,8 +94,8 @@ class ClaimQueue:
 
     def forget(self, job: str) -> None:
         """The job has no entry any more."""
-        if self._mine.pop(job, None) is not None:
-            self._ready.forget(job)
+        self._mine.pop(job, None)
+        self._ready.forget(job)
 
     def pause(self, pauses: Mapping[str, Pause]) -> None:
         """These scopes are paused from now on, all others are not."""

@@ -38,6 +38,15 @@ def test_needs_wait_until_they_are_done_and_again_when_they_are_not() -> None:
     assert names(queue.choose(NOW)) == ["b"]
 
 
+@pytest.mark.parametrize("gpus", [0, 8], ids=["this pod's", "another's"])
+def test_a_job_with_the_name_of_one_that_was_deleted_does_not_wait_for_its_needs(gpus: int) -> None:
+    old = made(entry("a", needs=("never",), gpus=gpus), entry("never", 1, gpus=8))
+    queue = queue_of(old, LocalCapacity([], 9))
+    queue.forget("a")
+    queue.add(["a"], old | made(entry("a")))
+    assert names(queue.choose(NOW)) == ["a"]
+
+
 def test_an_entry_on_several_gpus_keeps_what_is_free_for_itself() -> None:
     capacity = LocalCapacity([0, 1], cpu_slots=1)
     queue = queue_of(made(entry("pair", 1, gpus=2), entry("one", 2, gpus=1), entry("any", 3)), capacity)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -61,10 +62,10 @@ def install(directory: Path) -> dict[str, str]:
     programs.mkdir(parents=True)
     queue.mkdir()
     for name in ("qsubmit", "qstat", "qcancel"):
-        target = programs / name
-        shutil.copy(Path(__file__).with_name("fake_queue.py"), target)
-        target.write_text(f"#!{sys.executable}\n{target.read_text()}")
-        target.chmod(0o755)
+        script = shutil.copy(Path(__file__).with_name("fake_queue.py"), directory / name)
+        # Their paths may have blanks, which a first line of `#!` does not take.
+        (programs / name).write_text(f"#!/bin/sh\nexec {shlex.join([sys.executable, os.fspath(script)])} \"$@\"\n")
+        (programs / name).chmod(0o755)
     return {"PATH": f"{programs}:{os.environ['PATH']}", "FAKE_QUEUE": os.fspath(queue)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copy(SCRIPT, tmp_path / "scripts" / "test")
     for name in ("install", "install-beds"):
         executable(tmp_path / "scripts" / name, "true")
-    executable(tmp_path / ".venv/bin/python", f'exec {sys.executable} "$@"')
+    executable(tmp_path / ".venv/bin/python", f'exec {shlex.quote(sys.executable)} "$@"')
     # Two workers are enough here.
     executable(tmp_path / ".venv/bin/nproc", "echo -1")
     shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)

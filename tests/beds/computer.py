@@ -250,9 +250,9 @@ def temporary_directories() -> list[str]:
     return sorted(str(path) for path in found if not any(path.is_relative_to(other) for other in found - {path}))
 
 
-def seen_in_tmp(bed: Path) -> set[str]:
-    """What a host sees in /tmp: the directory of its bed, and the package, if they are there."""
-    return {path.parts[2] for path in (bed, CHECKOUT) if path.is_relative_to("/tmp")}
+def seen_in_tmp(*directories: Path) -> set[str]:
+    """What a host sees in /tmp that sees these directories and the package: of those that are there."""
+    return {path.parts[2] for path in (*directories, CHECKOUT) if path.is_relative_to("/tmp")}
 
 
 def keygen(path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .bed import wait_for
-from .computer import checkout_in_tmp
+from .computer import seen_in_tmp
 from .k8s import K8sBed
 from .test_k8s_bed import pod, terminated
 
@@ -230,7 +230,7 @@ def test_a_container_is_started_again_where_its_pod_says_so(k8s: K8sBed) -> None
 
 def test_a_container_sees_neither_the_tests_files_nor_other_processes(k8s: K8sBed, tmp_path: Path) -> None:
     (tmp_path / "secret").touch()
-    there = checkout_in_tmp()
+    there = seen_in_tmp()
     name = running(k8s, "alone")
     look = (
         'cat >/dev/null; ls -A /tmp; [ -e "$0" ] && echo seen; python3 -c "import msgspec"; echo $?; ls -d /proc/[0-9]*'

@@ -236,9 +236,14 @@ class VolcanoBed(K8sBed):
             self._switch({})
 
     def _switch(self, switches: object) -> None:
-        path = f"{self._folder}/switches.json"
-        self.write(f"{path}.new", json.dumps(switches))
+        path, text = f"{self._folder}/switches.json", json.dumps(switches)
+        self.write(f"{path}.new", text)
         os.replace(self.outside(f"{path}.new"), self.outside(path))
+        seen = Path(self.outside(f"{self._folder}/switches.seen"))
+        is_obeyed = lambda: not self.alive(self._pid) or (seen.exists() and seen.read_text() == text)  # noqa: E731
+        wait_for(
+            is_obeyed, 30, lambda: f"the switches {text} are not obeyed:\n{self.log_tail(self._log)}", every_s=0.02
+        )
 
     def stop_volcano(self) -> None:
         """Outright: pods go on, and new Jobs are refused."""

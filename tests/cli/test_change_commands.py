@@ -321,7 +321,7 @@ def test_edit_of_a_job_that_changes_meanwhile(lab, editor):
     program = "from dispatcher import Workspace; w = Workspace();\nw.hold('base')"
     import sys
 
-    editor(f"""DISPATCHER_ROOT="$LAB" {sys.executable} -c "{program}" && sed -i 's/"failed"/"queued"/' "$1" """)
+    editor(f"""DISPATCHER_ROOT="$LAB" "{sys.executable}" -c "{program}" && sed -i 's/"failed"/"queued"/' "$1" """)
     process = lab.start(
         "edit", stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env={"EDITOR": os.environ["EDITOR"], "LAB": lab.root}
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ class Lab:
             subprocess.run(["git", *named, *words], cwd=fleet.root, check=True)
         for name in ("h1", "h2"):
             # The job's environment has the package and its libraries.
-            ssh[name].install("python", f'#!/bin/bash\nexec {sys.executable} "$@"\n')
+            ssh[name].install("python", f'#!/bin/bash\nexec {shlex.quote(sys.executable)} "$@"\n')
 
     def train(self, *outlets: str, method: str = "m", checkpoints: str = "", env: Any = None, **training: Any) -> None:
         """Write the manifest: one training, and which outlets it may use."""

@@ -64,7 +64,7 @@ class Volcano:
         self._webhook.start()
         self._informers.start()
         while True:
-            paused = self._switches.paused
+            paused = self._switches.paused_in_this_turn()
             self._receive(paused)
             try:
                 if "controller" not in paused:

@@ -1,4 +1,7 @@
-"""What a test has switched off: read from a file, which the test replaces by rename."""
+"""What a test has switched off: read from a file, which the test replaces by rename.
+
+At the beginning of a turn the file is copied to `switches.seen`: from then on all that is done obeys it.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,14 @@ class Switches:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._seen = ""
 
-    @property
-    def paused(self) -> frozenset[str]:
-        return frozenset(self._read().get("paused", ()))
+    def paused_in_this_turn(self) -> frozenset[str]:
+        text = self._text()
+        if text != self._seen:
+            self._path.with_suffix(".seen").write_text(text)
+            self._seen = text
+        return frozenset(json.loads(text).get("paused", ()))
 
     @property
     def webhook(self) -> str:
@@ -27,7 +34,10 @@ class Switches:
         return bool(self._read().get("preempts"))
 
     def _read(self) -> dict[str, object]:
+        return json.loads(self._text())
+
+    def _text(self) -> str:
         try:
-            return json.loads(self._path.read_text())
+            return self._path.read_text()
         except FileNotFoundError:
-            return {}
+            return "{}"

@@ -64,7 +64,7 @@ def install(directory: Path) -> dict[str, str]:
     for name in ("qsubmit", "qstat", "qcancel"):
         script = shutil.copy(Path(__file__).with_name("fake_queue.py"), directory / name)
         # Their paths may have blanks, which a first line of `#!` does not take.
-        (programs / name).write_text(f"#!/bin/sh\nexec {shlex.join([sys.executable, os.fspath(script)])} \"$@\"\n")
+        (programs / name).write_text(f'#!/bin/sh\nexec {shlex.join([sys.executable, os.fspath(script)])} "$@"\n')
         (programs / name).chmod(0o755)
     return {"PATH": f"{programs}:{os.environ['PATH']}", "FAKE_QUEUE": os.fspath(queue)}
 

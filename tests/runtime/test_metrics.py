@@ -185,6 +185,8 @@ def test_weights_and_biases_goes_on_in_the_same_run(tmp_path: Path, monkeypatch:
     (tmp_path / "modules" / "wandb.py").write_text(FAKE_WANDB)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     monkeypatch.setenv("FAKE_WANDB_LOG", str(tmp_path / "said"))
+    # Another test of this process may have imported the real one.
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
     spec = local(tmp_path, "run", "project")
     for attempt in (1, 2):
         sink = WandbLog(spec)

@@ -41,9 +41,7 @@ def end_of(
     if not (reason or told.exit_code):
         # That it completed is not believed: only an exit status of its own says that the command ran.
         return Ended(None, own.exit_reason, error=error)
-    # SLURM gives a job the status 255 that is cancelled while its node launches it: no command has ended with that.
-    has_status = reason != NOT_REACHED and (has_begun or reason != CANCELLED)
-    code = told.exit_code or None if has_status else None
+    code = None if reason == NOT_REACHED else told.exit_code or None
     return Ended(code, reason, error=error, blames_host=reason == CANNOT_START, by_scheduler=True)
 
 

@@ -168,6 +168,9 @@ def _exit_code(row: Row, word: str) -> int | None:
     if word != "COMPLETED" and (code, number) == (0, 0):
         # What sacct shows of jobs that SLURM has ended, whatever their script returned.
         return None
+    if word != "FAILED" and code == 255:
+        # What SLURM gives a job that it ends while its node launches it.
+        return None
     return 128 + number if number else code
 
 

@@ -34,6 +34,9 @@ def state(word: str, reason: str = "None", status: str | None = "0:0", **fields:
         (state("FAILED", "JobLaunchFailure", "0:9"), 137, "", False),
         (state("CANCELLED", status="0:9"), 137, CANCELLED, False),
         (state("CANCELLED", status="143:0"), 143, CANCELLED, False),
+        # While its node launches it. A script may end with 255 itself.
+        (state("CANCELLED", status="255:0"), None, CANCELLED, False),
+        (state("FAILED", status="255:0"), 255, "", False),
         (state("CANCELLED by 1000"), None, CANCELLED, False),
         (state("CANCELLED+"), None, CANCELLED, False),
         (state("TIMEOUT", "TimeLimit", "0:9"), 137, TIME_LIMIT, False),

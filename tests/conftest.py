@@ -64,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Readline, which pytest imports, leaves them to the workers: the tests have terminals of their own.
         for name in ("LINES", "COLUMNS"):
             os.environ.pop(name, None)
+        # Runs that tests start would take the others' rights to the directory that this one's temporary files are in.
+        os.environ.pop("PYTEST_DEBUG_TEMPROOT", None)
     else:
         config.pluginmanager.register(durations.Durations(config.getoption("--record-durations")))
     if config.getoption("--changed"):

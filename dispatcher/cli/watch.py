@@ -45,7 +45,6 @@ _KEYS: Final = {
 # One key: a control sequence, a function key, a letter with Alt, or a letter.
 _KEY: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|\x1b.|.", re.DOTALL)
 # What the signal handlers write into the pipe.
-_STOP, _RESIZED = b"z", b"w"
 # So many times as long as a frame takes to make nothing is done: a screen that is left open all day costs little.
 _REST: Final = 10
 # How long after a change of the terminal's size a frame of that size is made.
@@ -224,7 +223,7 @@ class _Keys:
         while True:
             ready = select.select(readers, [], [], max(0.0, end_s - time.monotonic()))[0]
             if self._wakeup in ready:
-                if _STOP in os.read(self._wakeup, 4096):
+                if signal.SIGTSTP in os.read(self._wakeup, 4096):
                     self._terminal.suspend()
                 return _REDRAW
             if not ready:
@@ -258,22 +257,22 @@ def _screen() -> Iterator[_Keys]:
     for fd in (reader, writer):
         os.set_blocking(fd, False)
 
-    def tell(number: int, _frame: FrameType | None) -> None:
-        # Nothing else is done here: a frame may be half written. A full pipe shows that something happened already.
-        with contextlib.suppress(BlockingIOError):
-            os.write(writer, _STOP if number == signal.SIGTSTP else _RESIZED)
-
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {
-        signal.SIGWINCH: tell,
-        signal.SIGTSTP: tell,
+        # Nothing is done here: a frame may be half written.
+        signal.SIGWINCH: lambda number, _frame: None,
+        signal.SIGTSTP: lambda number, _frame: None,
         **dict.fromkeys(_ENDING, _exit),
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    # The pipe gets the number of a signal when it arrives. Python's own handlers may run after a wait that the signal
+    # was too early to end. A full pipe shows that something happened already.
+    woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     terminal.enter()
     try:
         yield _Keys(terminal, reader)
     finally:
         terminal.leave()
+        signal.set_wakeup_fd(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
         os.close(reader)

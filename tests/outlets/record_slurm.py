@@ -104,7 +104,8 @@ class Recorder:
         with concurrent.futures.ThreadPoolExecutor() as pool:
             text = "".join(pool.map(said, commands))
         for here, recorded in (
-            (str(self.slurm.directory), "/home/lab"),
+            (f"{self.slurm.directory}/work", "/home/ada/lab"),
+            (str(self.slurm.directory), "/home/ada"),
             ("AllocNode:Sid=localhost:", "AllocNode:Sid=login:"),
         ):
             text = text.replace(here, recorded)

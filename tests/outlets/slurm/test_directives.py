@@ -13,7 +13,7 @@ from dispatcher.hosts.types import Hosts, Partition, SlurmHost
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.slurm.directives import Job, directive, directives, file_pattern, read_arguments
 
-JOB = Job(name="d-1", chdir="/work", output="/work/0.log", grace_s=30)
+JOB = Job(name="d-1", chdir="/data", output="/data/0.log", grace_s=30)
 
 
 def lines(request: Request | None = None, job: Job = JOB, **keys: Any) -> list[str]:
@@ -36,8 +36,8 @@ def test_all_of_a_plain_job() -> None:
         "--ntasks=1",
         "--signal=B:USR1@60",
         "--no-requeue",
-        "--chdir=/work",
-        "--output=/work/0.log",
+        "--chdir=/data",
+        "--output=/data/0.log",
         "--open-mode=append",
         "--export=ALL",
     ]
@@ -95,8 +95,8 @@ def test_arrays() -> None:
         (("--requeue",), "--requeue", ""),
         (("--signal=TERM@5",), "--signal=B:USR1@60", ""),
         (("-J", "mine"), "--job-name=d-1", ""),
-        (("-o/dev/null",), "--output=/work/0.log", ""),
-        (("-D/tmp",), "--chdir=/work", ""),
+        (("-o/dev/null",), "--output=/data/0.log", ""),
+        (("-D/tmp",), "--chdir=/data", ""),
         (("--export=NONE",), "--export=ALL", "`env` of the host"),
         (("-A lab",), "--account", "`account`"),
         (("-x n1",), "--exclude", "`exclude`"),

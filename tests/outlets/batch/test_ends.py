@@ -34,6 +34,12 @@ def test_what_was_done_to_the_whole_pack_is_the_end_of_each(reason: str) -> None
     assert end(NONE, told(reason), has_begun=False, is_packed=True) == (None, reason)
 
 
+def test_one_that_was_cancelled_before_it_began_has_no_exit_status() -> None:
+    """SLURM calls it 255 while the node launches the job."""
+    assert end(NONE, told(CANCELLED, 255), has_begun=False) == (None, CANCELLED)
+    assert end(NONE, told(CANCELLED, 137)) == (137, CANCELLED)
+
+
 def test_only_one_of_a_pack_goes_back_uncounted_when_its_job_completed_without_it() -> None:
     assert end(NONE, told(exit_code=0), has_begun=False, is_packed=True) == (None, NOT_REACHED)
     assert end(NONE, told(exit_code=0), has_begun=False) == (None, "")

@@ -259,8 +259,7 @@ def _screen() -> Iterator[_Keys]:
 
     handlers: dict[int, Callable[[int, FrameType | None], object]] = {
         # Nothing is done here: a frame may be half written.
-        signal.SIGWINCH: lambda number, _frame: None,
-        signal.SIGTSTP: lambda number, _frame: None,
+        **dict.fromkeys((signal.SIGWINCH, signal.SIGTSTP), lambda number, _frame: None),
         **dict.fromkeys(_ENDING, _exit),
     }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}

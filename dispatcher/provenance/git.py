@@ -61,6 +61,17 @@ class RepositoryConfig(NamedTuple):
         return next(iter(self.remotes.values())) if len(self.remotes) == 1 else None
 
 
+@contextlib.contextmanager
+def index_copy(index: Path) -> Iterator[Path]:
+    """Where git may write in place of a repository's index: a copy of it, or nothing yet where it has none."""
+    with temporary.directory("index") as directory:
+        copy = directory / "index"
+        with contextlib.suppress(FileNotFoundError):
+            # With its time: git compares files that are not older than their index by their contents.
+            shutil.copy2(index, copy)
+        yield copy
+
+
 class SafeGit:
     """git in one directory until a deadline. Made anew for each look, because filters may have been configured."""
 
@@ -108,12 +119,7 @@ class SafeGit:
     @contextlib.contextmanager
     def index_copied(self) -> Iterator[None]:
         """For `git diff`, which writes the index where only the times of files differ, despite GIT_OPTIONAL_LOCKS."""
-        index = self.directory / self.text("rev-parse", "--git-path", "index")
-        with temporary.directory("index") as directory:
-            copy = directory / "index"
-            with contextlib.suppress(FileNotFoundError):
-                # With its time: files that are as new as the index are compared by their contents.
-                shutil.copy2(index, copy)
+        with index_copy(self.directory / self.text("rev-parse", "--git-path", "index")) as copy:
             self._environment["GIT_INDEX_FILE"] = os.fspath(copy)
             try:
                 yield

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final
 
-from dispatcher.base import files, temporary
+from dispatcher.base import files
 from dispatcher.errors import CodeError
 from dispatcher.outlets.code.cache import Archived, CodeCache
 from dispatcher.outlets.code.commit import Content, add_content, content_of
 from dispatcher.outlets.code.git import OTHERWISE, Git
 from dispatcher.outlets.code.snapshot import ArchiveWriter, Snapshot, is_executable
+from dispatcher.provenance.git import index_copy
 from dispatcher.workspace import Layout
 
 # The time of files without a commit: zip, and so wheels, know nothing before 1980.
@@ -114,13 +114,9 @@ def _stash(git: Git) -> str:
 def _copied_index(git: Git) -> Iterator[Git]:
     """git with a copy of the index, so that the user's own git commands never find it locked."""
     index = git.directory / git.text("rev-parse", "--git-path", "index")
-    with temporary.directory("index") as directory:
-        copy = directory / "index"
+    with contextlib.ExitStack() as stack:
         with files.storing("copying git's index", index):
-            # Without an index nothing is tracked yet.
-            if index.exists():
-                # With its time: git reads files anew that are not older than their index.
-                shutil.copy2(index, copy)
+            copy = stack.enter_context(index_copy(index))
         yield Git(git.directory, {"GIT_INDEX_FILE": os.fspath(copy)})
 
 

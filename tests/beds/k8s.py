@@ -304,11 +304,24 @@ class K8sBed(Bed):
     # Faults of pods.
 
     def evict(self, pod: str) -> Object:
-        """Make its node run out of memory because of this pod; the answer is the pod when it is Failed and Evicted."""
-        for directory in self.node_of(pod).containers(self.namespace, pod):
+        """Make its node run out of memory because of this pod; the answer is the pod when it is Failed and Evicted.
+
+        Then the node has memory again: as long as it says that it has none, it may evict what it is given next.
+        """
+        node = self.node_of(pod)
+        for directory in node.containers(self.namespace, pod):
             with open(f"{directory}/memory", "w", encoding="ascii") as file:
                 file.write(str(self.settings.memory_gib << 30))
-        return self.wait_for_phase(pod, "Failed")
+        wait_for(lambda: self._lacks_memory(node.name), 60, f"node {node.name} to run out of memory", 0.05)
+        failed = self.wait_for_phase(pod, "Failed")
+        wait_for(lambda: not self._lacks_memory(node.name), 60, f"node {node.name} to have memory again", 0.05)
+        return failed
+
+    def _lacks_memory(self, node: str) -> bool:
+        found = self.api.get(f"/api/v1/nodes/{node}")
+        pressed = [each["status"] for each in found["status"]["conditions"] if each["type"] == "MemoryPressure"]
+        taints = [taint["key"] for taint in found["spec"].get("taints", [])]
+        return pressed != ["False"] or "node.kubernetes.io/memory-pressure" in taints
 
     def oom_kill(self, pod: str) -> None:
         """Kill its container as the kernel does with one that is over its memory limit: exit code 137."""

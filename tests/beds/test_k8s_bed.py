@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .bed import wait_for
+from .fixtures import skip_without
 from .k8s import K8sBed
 from .volcano_jobs import SOON_EVICTED
 
@@ -201,6 +202,7 @@ def test_two_beds_are_up_at_once_and_leave_nothing(k8s: K8sBed, start_k8s: Calla
 
 
 def test_nothing_is_left_of_a_killed_test_run() -> None:
+    skip_without("k8s")
     run = subprocess.Popen(
         [sys.executable, "-c", HOLD], env={**os.environ, "PYTHONPATH": TESTS}, stdout=subprocess.PIPE, text=True
     )

@@ -12,6 +12,7 @@ import pytest
 from ports import Ports
 
 from .bed import wait_for
+from .fixtures import skip_without
 from .slurm import ORDINARY, SlurmBed
 
 SLEEP = "#!/bin/sh\nexec sleep 300\n"
@@ -135,6 +136,7 @@ def test_several_beds_are_up_at_once(start_slurm) -> None:
 
 
 def test_nothing_is_left_of_a_bed(tmp_path: Path) -> None:
+    skip_without("slurm")
     with SlurmBed() as slurm:
         job = slurm.submit("#!/bin/sh\nsetsid sh -c 'trap \"\" TERM; sleep 300' &\nexec sleep 300")
         slurm.wait_for(job, "RUNNING")
@@ -145,6 +147,7 @@ def test_nothing_is_left_of_a_bed(tmp_path: Path) -> None:
 
 
 def test_no_process_is_left_of_a_killed_test_run() -> None:
+    skip_without("slurm")
     run = subprocess.Popen(
         [sys.executable, "-c", HOLD], env={**os.environ, "PYTHONPATH": TESTS}, stdout=subprocess.PIPE, text=True
     )

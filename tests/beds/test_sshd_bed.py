@@ -11,6 +11,7 @@ import pytest
 
 from .bed import wait_for
 from .computer import seen_in_tmp
+from .fixtures import skip_without
 from .slurm import ORDINARY
 from .sshd import SshBed
 
@@ -152,6 +153,7 @@ def test_a_login_node_submits_and_does_not_see_the_workspace(start_slurm, start_
 
 
 def test_nothing_is_left_of_the_hosts() -> None:
+    skip_without("sshd")
     with SshBed() as ssh:
         ssh.ssh("h1", "setsid -f sh -c 'trap \"\" TERM HUP; sleep 300' </dev/null >/dev/null 2>&1")
         wait_for(lambda: ssh["h1"].processes("sleep"), 10, "the detached job")

@@ -15,6 +15,7 @@ import pytest
 
 from .bed import BedError, wait_for
 from .computer import HostSettings, seen_in_tmp
+from .fixtures import skip_without
 from .slurm import ORDINARY
 from .tpu import TOKEN, VERSION, TpuBed
 from .tpu_checks import workers_of
@@ -189,6 +190,7 @@ def test_a_lost_answer_has_been_obeyed(tpu: TpuBed) -> None:
 
 
 def test_what_keeps_a_vm_from_coming_up_is_told_at_once(tmp_path: Path) -> None:
+    skip_without("tpu")
     tpu = TpuBed(HostSettings(shared=[tmp_path / "no-such-folder"]))
     try:
         with pytest.raises(BedError, match=r"was due in the cloud failed: no namespace: (.|\n)*no-such-folder"):

@@ -40,7 +40,8 @@ class Bash:
         program.chmod(0o755)
         (home / "rc").write_text(RC)
         self._terminal, theirs = pty.openpty()
-        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "TERM": "dumb", "INPUTRC": "/dev/null"}
+        path = f"{programs}:{os.environ['PATH']}"
+        environment = {"PATH": path, "HOME": os.fspath(home), "TERM": "dumb", "INPUTRC": "/dev/null"}
         self._process = subprocess.Popen(
             ["bash", "--noprofile", "--rcfile", str(home / "rc"), "-i"], cwd=root, env=environment,
             stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,

@@ -204,6 +204,11 @@ def test_a_command_gets_json_or_text_and_its_exit_status_counts(tmp_path: Path) 
     assert sent(target(command=["sh", "-c", "echo one >&2; echo two >&2; exit 3"])) == Outcome("failed", "exit 3: two")
     assert sent(target(command=["sh", "-c", "kill -9 $$"])) == Outcome("failed", "signal 9")
     assert sent(target(command=["no-such-command"])) == Outcome("failed", "there is no command no-such-command")
+    for number, (text, mode) in enumerate([("#!/bin/sh\n", 0o644), ("#!/no/such/interpreter\n", 0o755)]):
+        program = tmp_path / f"program{number}"
+        program.write_text(text)
+        program.chmod(mode)
+        assert sent(target(command=[str(program)])) == Outcome("failed", f"{program} cannot be executed")
 
 
 def test_what_a_command_leaves_in_the_background_is_not_waited_for(tmp_path: Path) -> None:

@@ -267,7 +267,7 @@ def test_a_signal_from_outside_reaches_the_job(fleet: Fleet) -> None:
 
 def test_a_job_that_removes_its_attempts_directory(fleet: Fleet) -> None:
     fleet.write_config("max_requeues: 0\n")
-    fleet.write_manifest([shell("a", 'rm -rf "$DISPATCHER_ATTEMPT_DIR"')])
+    fleet.write_manifest([shell("a", 'until rm -rf "$DISPATCHER_ATTEMPT_DIR"; do :; done')])
     fleet.run_all("--slots", "1")
     record = fleet.record("a")
     assert (record.state, record.reason) == ("failed", "lost 1 times")

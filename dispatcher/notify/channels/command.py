@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -27,10 +28,12 @@ def send(channel: Command, notice: Mapping[str, Any], begin: Callable[[], None],
             done = subprocess.run(
                 channel.argv, input=text, stdout=subprocess.DEVNULL, stderr=complaints, timeout=limit_s, check=False
             )
-        except FileNotFoundError:
-            raise RefusedError(f"there is no command {one_line(channel.argv[0])}") from None
-        except PermissionError:
-            raise RefusedError(f"{one_line(channel.argv[0])} cannot be executed") from None
+        except (FileNotFoundError, PermissionError):
+            program = channel.argv[0]
+            # Neither error tells which it is: a directory of PATH may be closed, an interpreter may be missing.
+            if shutil.which(program, mode=os.F_OK) is None:
+                raise RefusedError(f"there is no command {one_line(program)}") from None
+            raise RefusedError(f"{one_line(program)} cannot be executed") from None
         if done.returncode:
             how = f"exit {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
             said = _last_line(complaints)

@@ -167,12 +167,12 @@ def test_programs(here: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
         Run(words=["sh", "-c", 'cat; printf "%s" "$1"; echo no >&2', "sh", ODD], stdin=ODD, environment={"A": "b"}),
         Run(words=["sh", "-c", "exit 255"]),
         Run(words=["sh", "-c", "kill -9 $$"]),
-        Run(words=["no-such-program"]),
+        Run(words=["/no/such/program"]),
         Run(words=["sh", "-c", "echo begun; sleep 600 & wait"], timeout_s=0.3),
     )
     assert told == Ran(exit_code=0, out=ODD + ODD, err="no\n")
     assert (status.exit_code, killed.exit_code, over.exit_code, over.out) == (255, -9, None, "begun\n")
-    assert missing == Failed(error="no-such-program: No such file or directory", errno=2)
+    assert missing == Failed(error="/no/such/program: No such file or directory", errno=2)
     names = ask(here, Run(words=["env"], environment={"A": "b"})).out.splitlines()
     assert {"A=b", "SLURM_CONF=/etc/slurm.conf", "PBS_SERVER=pbs"} <= set(names)
     assert not [name for name in names if name.startswith(("SLURM_JOB", "SBATCH", "SQUEUE", "PBS_N"))]

@@ -18,6 +18,7 @@ from outlets.remote.calls import ask, wait
 from outlets.remote.nvidia_smi import SCRIPT, gpus
 
 from dispatcher.base import host
+from dispatcher.base.users import user_name
 from dispatcher.hosts.types import PlainHost
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.plain.scheduler import visible_gpus
@@ -292,7 +293,7 @@ def test_gpus_that_are_free(place: Host, monkeypatch: pytest.MonkeyPatch) -> Non
         listed = ask(place.connection, ListGpus())
         assert isinstance(listed, GpuList)
         assert [bool(gpu.busy) for gpu in listed.gpus] == [True, True, False, False]
-        assert f"pid {busy.pid} (root: sleep 600)" in listed.gpus[0].busy
+        assert f"pid {busy.pid} ({user_name()}: sleep 600)" in listed.gpus[0].busy
         assert listed.gpus[1].busy == f"given to the attempt {first}"
         assert listed.gpus[0].users[0].used_mib == 2000
         second = place.deliver("2")

@@ -1,11 +1,12 @@
 """Which tests a change concerns: `scripts/test --changed [REV]`.
 
-A file depends on what it imports, also inside functions, and on the packages around it. A file of the tests also
-depends on
+A file depends on what it imports, also inside functions, and on what the packages around that import at once, which is
+not what their functions import. A file of the tests also depends on
 
 - what Python code in its strings imports: programs that it starts;
-- the commands, outlets and job classes that it names. A table that loads modules by name (`cli/main.py: _COMMANDS`)
-  leads from those who name a key to that module, and not from the table itself to all of them;
+- the commands, outlets and job classes that it names; beds have names of outlets too, and name themselves. A table that
+  loads modules by name (`cli/main.py: _COMMANDS`) leads from those who name a key to that module, and not from the
+  table itself to all of them;
 - the modules of its fixtures: `fleet` is in tests/fleet.py, `start_slurm` in tests/beds/slurm.py.
 
 So what depends on a change is exact up to what a program is given at run time. All of it that is fast is run. Beds and
@@ -24,17 +25,20 @@ from pathlib import PurePosixPath
 
 from import_graph import CHECKOUT, Source, Sources, of_checkout
 
-PACKAGE, TESTS = "dispatcher", "tests"
+PACKAGE, TESTS, INIT = "dispatcher", "tests", "/__init__.py"
 # Folders of slow tests and the packages that they are about; others have the name of theirs.
 ABOUT = {"beds": "run_state", "chaos": "pod", "examples": "runtime", "browser": "web"}
 # What every test depends on.
 EVERYTHING = ("pyproject.toml", "constraints.txt", "scripts/test", "scripts/install", "scripts/install-beds")
 # Here fixtures, and what commands may need, are listed; a test depends on the modules of those that it uses.
 LISTS = ("tests/conftest.py", "tests/beds/fixtures.py", "tests/beds/conftest.py", "tests/fork_server.py")
+# Here the names of outlets are those of marks and of beds.
+OTHER_NAMES = re.compile(r"tests/(?:groups|beds/(?!test_).*)\.py")
 _CODE = re.compile(
     r"\b(?:from\s+(dispatcher[\w.]*)\s+import\s+(\w+)|import\s+(dispatcher[\w.]*)|-m\s+(dispatcher[\w.]*))"
 )
 _COMMAND = re.compile(r"\bdispatcher ([a-z]+)")
+_TYPE = re.compile(r"\btype: ([a-z]+)")
 
 
 class ChangedError(Exception):
@@ -56,7 +60,8 @@ def _git(*words: str) -> str:
 
 
 class Dependents:
-    """Which file depends on which, backwards."""
+    """Which file depends on which, backwards. A folder stands for the import of its package, of which no function is
+    called."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
@@ -65,6 +70,11 @@ class Dependents:
             for used in self._used(source):
                 if used != source.path:
                     self._users[used].add(source.path)
+            if source.is_package:
+                folder = source.path.removesuffix(INIT)
+                at_once = [found.name for found in source.imports if not (found.for_types or found.is_late)]
+                for used in self._files(at_once):
+                    self._users[used].add(folder)
 
     @cached_property
     def named(self) -> dict[str, set[str]]:
@@ -81,6 +91,7 @@ class Dependents:
     def of(self, changed: Iterable[str]) -> dict[str, str | None]:
         """Every file that depends on one of these, with the file that it depends on by; None for these themselves."""
         found: dict[str, str | None] = dict.fromkeys(changed)
+        found |= {path.removesuffix(INIT): path for path in found if path.endswith(INIT)}
         waiting = list(found)
         for path in waiting:
             for user in sorted((self._users[path] | self._readers(path)) - found.keys()):
@@ -100,31 +111,33 @@ class Dependents:
         for text in source.strings:
             names += [".".join(filter(None, found)) for found in _CODE.findall(text)]
             names += [text] if text.startswith(f"{PACKAGE}.") else []
-            words = {text.partition(" ")[0], *_COMMAND.findall(text)}
-            for word in words & self.named.keys():
+            words = {text.partition(" ")[0], *_COMMAND.findall(text), *_TYPE.findall(text)} & self.named.keys()
+            for word in () if OTHER_NAMES.fullmatch(source.path) else words:
                 yield from self.named[word]
         yield from self._files(names)
+        if not is_test(source.path) and PurePosixPath(source.path).name != "conftest.py":
+            return
         for name in source.parameters | source.strings:
             module = name.removeprefix("start_")
             paths = (f"{TESTS}/{place}.py" for place in (module, f"{module}s", f"beds/{module}", f"beds/{module}d"))
             yield from (path for path in paths if path in self._sources.by_path)
 
     def _files(self, names: Iterable[str]) -> Iterator[str]:
-        """The files of modules and of the packages around them, which are imported first."""
+        """The files of modules, and the packages around them, which are imported first."""
         for name in names:
             path = self._sources.file_of(name)
             if path is not None:
                 yield path
                 for folder in PurePosixPath(path).parents:
-                    yield f"{folder}/__init__.py"
+                    yield str(folder)
 
     def _readers(self, path: str) -> set[str]:
-        """Who reads a file that is no Python module: the modules beside it, or tests that name it or its folder."""
-        if path.endswith(".py"):
+        """Who reads a file of data: the modules beside it, or tests that name it or its folder."""
+        if path.endswith(".py") or f"{path}{INIT}" in self._sources.by_path:
             return set()
         where = PurePosixPath(path)
         if where.parts[0] == PACKAGE:
-            package = next(one for one in where.parents if f"{one}/__init__.py" in self._sources.by_path)
+            package = next(one for one in where.parents if f"{one}{INIT}" in self._sources.by_path)
             return {one for one in self._sources.by_path if PurePosixPath(one).parent == package}
         words = {where.name, *where.parent.parts} - {TESTS}
         tests = (one for one in self._sources.by_path.values() if one.path.startswith(f"{TESTS}/"))
@@ -199,11 +212,13 @@ def selection_of(changed: list[str], sources: Sources | None = None) -> Selectio
 def describe(selection: Selection, sources: Sources | None = None) -> Iterator[str]:
     """What is run and why, in lines."""
     yield f"changed: {', '.join(selection.changed) or 'nothing'}"
-    users = [path for path in selection.dependents if path.startswith(PACKAGE) and path not in selection.changed]
+    sources = sources or of_checkout()
+    files = [path for path in selection.dependents if path in sources.by_path]
+    users = [path for path in files if path.startswith(PACKAGE) and path not in selection.changed]
     if users:
         yield f"{len(users)} modules depend on it: {', '.join(_short(path) for path in users)}"
     by_reason: defaultdict[str, list[str]] = defaultdict(list)
-    for path in (sources or of_checkout()).by_path:
+    for path in sources.by_path:
         if is_test(path) and selection.has(path):
             by_reason[selection.reason(path)].append(path)
     for reason, paths in by_reason.items():

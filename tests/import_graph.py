@@ -1,6 +1,7 @@
 """Who imports whom, in the package and in its tests: read from the sources, nothing is imported.
 
-Files are named by their paths in the checkout. Imports inside functions count; those for type checking are marked.
+Files are named by their paths in the checkout. Imports inside functions count, and are marked; so are those for type
+checking.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ class Import(NamedTuple):
     module: str
     name: str
     for_types: bool
+    # It is done when a function is called.
+    is_late: bool = False
 
 
 @dataclass
@@ -80,26 +83,31 @@ def read(path: Path, checkout: Path) -> Source:
     root = next(root for root in ROOTS if not root or name.startswith(f"{root}/"))
     parts = path.relative_to(checkout / root).with_suffix("").parts
     source = Source(name, ".".join(parts[:-1] if parts[-1] == "__init__" else parts))
-    _collect(ast.parse(path.read_text(encoding="utf-8"), name), source, parts[:-1], for_types=False)
+    _collect(ast.parse(path.read_text(encoding="utf-8"), name), source, parts[:-1])
     return source
 
 
-def _collect(node: ast.AST, source: Source, package: tuple[str, ...], *, for_types: bool) -> None:
+def _collect(
+    node: ast.AST, source: Source, package: tuple[str, ...], *, for_types: bool = False, is_late: bool = False
+) -> None:
     match node:
         case ast.Constant(value=str(text)):
             source.strings.add(text)
         case ast.Import(names=names):
-            source.imports += [Import(source.module, alias.name, for_types) for alias in names]
+            source.imports += [Import(source.module, alias.name, for_types, is_late) for alias in names]
         case ast.ImportFrom(module=module, names=names, level=level):
             above = package[: len(package) - level + 1] if level else ()
             base = (*above, *filter(None, (module,)))
-            source.imports += [Import(source.module, ".".join((*base, one.name)), for_types) for one in names]
+            found = (".".join((*base, one.name)) for one in names)
+            source.imports += [Import(source.module, name, for_types, is_late) for name in found]
         case ast.arg(arg=name):
             source.parameters.add(name)
         case ast.Dict(keys=keys, values=values):
             source.entries.update(_entries(keys, values))
+    for_types = for_types or _is_type_checking(node)
+    is_late = is_late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     for child in ast.iter_child_nodes(node):
-        _collect(child, source, package, for_types=for_types or _is_type_checking(node))
+        _collect(child, source, package, for_types=for_types, is_late=is_late)
 
 
 def _entries(keys: list[ast.expr | None], values: list[ast.expr]) -> Iterator[tuple[str, str]]:

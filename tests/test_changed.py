@@ -17,7 +17,12 @@ FILES = {
     "dispatcher/outlets/kinds.py": "KINDS = {'slurm': 'dispatcher.outlets.slurm', 'pbs': 'dispatcher.outlets.pbs'}\n",
     "dispatcher/outlets/slurm/__init__.py": "",
     "dispatcher/outlets/slurm/states.py": "",
-    "dispatcher/outlets/pbs/__init__.py": "",
+    "dispatcher/outlets/pbs/__init__.py": (
+        "import dispatcher.outlets.pbs.words\ndef make():\n    import dispatcher.outlets.pbs.scheduler\n"
+    ),
+    "dispatcher/outlets/pbs/resources.py": "",
+    "dispatcher/outlets/pbs/scheduler.py": "",
+    "dispatcher/outlets/pbs/words.py": "",
     "dispatcher/pod.py": "from dispatcher.outlets import kinds\n",
     "dispatcher/cli/__init__.py": "",
     "dispatcher/cli/main.py": "COMMANDS = {'status': 'dispatcher.cli.status'}\ndef run():\n    import dispatcher.pod\n",
@@ -30,12 +35,14 @@ FILES = {
     "dispatcher/web/static/app.js": "",
     "tests/conftest.py": "import fleet\n",
     "tests/fleet.py": "MAIN = 'from dispatcher.cli.main import main'\n",
-    "tests/beds/slurm.py": "",
+    "tests/beds/slurm.py": "NAME = 'slurm'\n",
     "tests/beds/fixtures.py": "from .slurm import SlurmBed\n",
     "tests/report/test_tables.py": "from dispatcher.report import tables\n",
     "tests/cli/test_status.py": "def test(fleet): fleet.run('status', '--json')\n",
     "tests/pod/test_claiming.py": "def test(fleet): fleet.start()\n",
     "tests/outlets/test_contract.py": "def test(start_slurm): pass\nKINDS = ['slurm', 'pbs']\n",
+    "tests/outlets/pbs/test_resources.py": "from dispatcher.outlets.pbs import resources\n",
+    "tests/pod/test_hosts.py": "CONFIG = 'hosts: {hpc: {type: slurm}}'\n",
     "tests/outlets/slurm/test_states.py": "from dispatcher.outlets.slurm import states\n",
     "tests/browser/test_page.py": "from dispatcher.web import pages\n",
     "tests/test_docs.py": "PAGES = 'docs'\n",
@@ -70,9 +77,15 @@ def test_a_test_depends_on_what_the_programs_of_its_fixtures_import(sources: Sou
 
 def test_a_test_depends_on_the_outlets_that_it_names(sources: Sources) -> None:
     """And imports for type checking are no dependency: `status` does not depend on PBS."""
-    both = {"tests/outlets/test_contract.py", "tests/outlets/slurm/test_states.py"}
-    assert concerned_by(sources, "dispatcher/outlets/slurm/states.py") == both
-    assert concerned_by(sources, "dispatcher/outlets/pbs/__init__.py") == {"tests/outlets/test_contract.py"}
+    all_of_slurm = {"tests/outlets/test_contract.py", "tests/outlets/slurm/test_states.py", "tests/pod/test_hosts.py"}
+    assert concerned_by(sources, "dispatcher/outlets/slurm/states.py") == all_of_slurm
+
+
+def test_who_imports_a_module_imports_its_package_and_calls_nothing_of_it(sources: Sources) -> None:
+    both = {"tests/outlets/test_contract.py", "tests/outlets/pbs/test_resources.py"}
+    for name in ("__init__", "words", "resources"):
+        assert concerned_by(sources, f"dispatcher/outlets/pbs/{name}.py") == both
+    assert concerned_by(sources, "dispatcher/outlets/pbs/scheduler.py") == {"tests/outlets/test_contract.py"}
 
 
 def test_a_bed_is_used_by_those_whose_fixture_it_is(sources: Sources) -> None:
@@ -125,6 +138,7 @@ def checkout() -> Sources:
         ("dispatcher/web/app.py", "tests/browser/test_first_screen.py"),
         ("dispatcher/report/pace.py", "tests/cli/test_status_command.py"),
         ("dispatcher/outlets/pbs/scheduler.py", "tests/outlets/test_contract.py"),
+        ("dispatcher/outlets/slurm/scheduler.py", "tests/pod/test_moves_on_slurm.py"),
         ("dispatcher/run_state/store.py", "tests/pod/test_claiming.py"),
         ("dispatcher/runtime/training/loop.py", "tests/runtime/training/test_step.py"),
         ("scripts/test", "tests/test_scripts.py"),
@@ -135,9 +149,13 @@ def test_of_this_checkout(checkout: Sources, changed: str, test: str) -> None:
     assert selection_of([changed], checkout).has(test)
 
 
-def test_a_change_of_the_page_leaves_most_alone(checkout: Sources) -> None:
+OUTLETS = ("plain", "slurm", "pbs", "tpu", "volcano")
+
+
+@pytest.mark.parametrize("changed", ["web/ledger.py", *(f"outlets/{name}/scheduler.py" for name in OUTLETS)])
+def test_a_change_of_the_page_or_of_an_outlet_leaves_most_alone(checkout: Sources, changed: str) -> None:
     tests = [*filter(is_test, checkout.by_path)]
-    selection = selection_of(["dispatcher/web/ledger.py"], checkout)
+    selection = selection_of([f"dispatcher/{changed}"], checkout)
     assert len([path for path in tests if selection.has(path)]) < len(tests) / 4
 
 

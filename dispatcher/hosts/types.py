@@ -106,6 +106,12 @@ class PlainHost(Host, frozen=True, kw_only=True):
 
     ssh: str
 
+    @property
+    def visible_gpus(self) -> tuple[int, ...] | None:
+        """The GPUs that a CUDA_VISIBLE_DEVICES in `env` leaves; None: all."""
+        words = [word.strip() for word in self.env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+        return tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
+
 
 class Partition(msgspec.Struct, frozen=True):
     """A partition of SLURM; jobs that no rule sends elsewhere go to the default one. `constraint`: node features."""

@@ -56,7 +56,7 @@ class PlainScheduler(LaunchingScheduler):
             root=str(root),
             environment=bundle.environment,
             gpus=self.default_gpus if submission.request.gpus is None else submission.request.gpus,
-            only=visible_gpus(self._host),
+            only=self._host.visible_gpus,
             chip=submission.request.chip,
             chips=tuple(self._host.chips),
             log=self._log(bundle.labels),
@@ -69,12 +69,6 @@ class PlainScheduler(LaunchingScheduler):
             return ""
         words = [_as_file_name(labels[word]) for word in ("project", "group", "name") if word in labels]
         return posixpath.join(self._cluster.log, "_".join(words))
-
-
-def visible_gpus(host: PlainHost) -> tuple[int, ...] | None:
-    """The GPUs that a CUDA_VISIBLE_DEVICES in the host's `env` leaves; None: all."""
-    words = [word.strip() for word in host.env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
 
 
 def _listed(chips: Mapping[str, int]) -> str:

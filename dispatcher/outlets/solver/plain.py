@@ -11,7 +11,6 @@ import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Hosts, PlainHost
-from dispatcher.outlets.plain.scheduler import visible_gpus
 from dispatcher.outlets.remote.agent import gpus as agent_gpus
 from dispatcher.outlets.remote.operations import Failed, GpuSeen, ListGpus, Operation, Run
 from dispatcher.outlets.solver.answers import output
@@ -50,7 +49,7 @@ def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuSeen]) -> list[GpuSee
     Where the host has several kinds, the driver's names tell which is which. A CUDA_VISIBLE_DEVICES in the host's `env`
     limits the GPUs that are used.
     """
-    visible = visible_gpus(host)
+    visible = host.visible_gpus
     only = None if visible is None else list(visible)
     found = agent_gpus.gpus_for(only, chip, list(host.chips), [msgspec.to_builtins(gpu) for gpu in gpus])
     taken = {gpu["index"] for gpu in found}

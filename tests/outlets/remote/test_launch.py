@@ -21,7 +21,6 @@ from dispatcher.base import host
 from dispatcher.base.users import user_name
 from dispatcher.hosts.types import PlainHost
 from dispatcher.outlets.local import processes
-from dispatcher.outlets.plain.scheduler import visible_gpus
 from dispatcher.outlets.remote.agent import gpus as agent_gpus
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import (
@@ -361,7 +360,7 @@ def test_the_agent_and_the_solver_choose_alike() -> None:
             host = PlainHost(name="h", cluster="h", ssh="h", chips=chips, env={"CUDA_VISIBLE_DEVICES": pinned})
             for chip in ("", *chips):
                 by_solver = [gpu.index for gpu in gpus_for(host, chip, seen)]
-                by_agent = agent_gpus.gpus_for(visible_gpus(host), chip, list(chips), known)  # type: ignore[arg-type]
+                by_agent = agent_gpus.gpus_for(host.visible_gpus, chip, list(chips), known)  # type: ignore[arg-type]
                 assert [gpu["index"] for gpu in by_agent] == by_solver
 
 

@@ -38,11 +38,15 @@ from beds.fixtures import (  # noqa: F401 - fixtures of all tests
 )
 from changed import ChangedError, Selection, describe, is_test, select
 from fleet import Fleet, fleet_at
+from hypothesis import settings
 from import_graph import CHECKOUT
 from small_disks import small_disk_at
 
 SELECTION = pytest.StashKey[Selection]()
 NOTES = leftovers.Notes()
+# Busy machines take their time; how long an example takes says nothing here.
+settings.register_profile("dispatcher", deadline=None)
+settings.load_profile("dispatcher")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -96,11 +100,11 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_beds(items)
     if config.getoption("--fast"):
-        groups.leave_out(config, items, groups.is_slow)
+        groups.leave_out(config, items, durations.is_slow)
     if not config.getoption("--long"):
         groups.leave_out(config, items, lambda item: item.get_closest_marker(groups.LONG) is not None)
     if selection := config.stash.get(SELECTION, None):
-        groups.leave_out(config, items, lambda item: groups.is_slow(item) and not concerns(selection, item))
+        groups.leave_out(config, items, lambda item: durations.is_slow(item) and not concerns(selection, item))
     groups.assign(items)
     durations.order(items)
     for item in items:

@@ -24,7 +24,9 @@ SLOW_FOLDERS = ("beds", "chaos", "runtime", "examples", "browser")
 SLOW_MARKERS = (*MARKERS, "slurm", "ssh", "tpu", "demo", "slow")
 # Repeats at length, or in variants that differ little, what a shorter test proves: only `--long` runs it.
 LONG = "long"
-NOT_FAST = f"the folders {', '.join(SLOW_FOLDERS)} of tests/ and what is marked {', '.join(SLOW_MARKERS)}"
+NOT_FAST = (
+    f"the folders {', '.join(SLOW_FOLDERS)} of tests/, what is marked {', '.join(SLOW_MARKERS)}, and what took long"
+)
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -62,7 +64,7 @@ def is_training(item: pytest.Item) -> bool:
 
 
 def is_slow(item: pytest.Item) -> bool:
-    """Whether a test is too slow for the working loop."""
+    """Whether a test is of a kind that is too slow for the working loop."""
     return is_slow_folder(item.path) or any(item.get_closest_marker(name) for name in SLOW_MARKERS)
 
 

@@ -396,7 +396,7 @@ def test_attempts_that_were_found_again_count_although_they_are_too_many() -> No
     assert capacity.slot_text(Slot((0,), 1536)) == "gpu 0 (1.5G)"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from([0, 1, 1, 1, 2]), st.sampled_from([None, 1, 5, 9, 24]), st.integers(0, 4))),
     st.integers(1, 2),

@@ -230,7 +230,7 @@ class Pod:
                 self.record(job, RUNNING)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     entries=manifests(),
     gpus=st.integers(0, 2),

@@ -95,7 +95,7 @@ def test_an_entry_cannot_say_which_gpu_it_gets(fleet: Fleet) -> None:
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(st.lists(texts, min_size=20, max_size=40))
 def test_any_text(tmp_path_factory: pytest.TempPathFactory, values: list[str]) -> None:
     with fleet_at(tmp_path_factory.mktemp("any") / "w") as fleet:

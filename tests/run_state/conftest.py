@@ -8,13 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from dispatcher.workspace import Layout
-
-# Busy machines take their time; how long an example takes says nothing here.
-settings.register_profile("run state", deadline=None)
-settings.load_profile("run state")
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ PIECES = [
 ]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
 @example("$''")
 @example('"\\$"')

@@ -20,6 +20,9 @@ from dispatcher.workspace import Layout
 
 # The time of files without a commit: zip, and so wheels, know nothing before 1980.
 _NO_COMMIT_S: Final = 315619200
+# git says so of a file that became shorter while it was read: somebody saves it at that moment.
+_BEING_SAVED: Final = "short read while indexing"
+_TRIES: Final = 5
 
 
 def ship(layout: Layout) -> Snapshot:
@@ -102,12 +105,20 @@ def left_out(layout: Layout) -> tuple[str, ...]:
 
 def _stash(git: Git) -> str:
     """A commit of the tracked files as they are now; empty when they do not differ from HEAD."""
-    with _copied_index(git) as copy:
-        try:
-            return copy.text("stash", "create")
-        except CodeError as error:
-            advice = "finish the merge, and `git add` files in full (not with --intent-to-add), or use the clean commit"
-            raise CodeError(f"{error}\n{advice}") from None
+    tries = 0
+    while True:
+        tries += 1
+        with _copied_index(git) as copy:
+            try:
+                return copy.text("stash", "create")
+            except CodeError as error:
+                is_being_saved = _BEING_SAVED in str(error)
+                if is_being_saved and tries < _TRIES:
+                    continue
+                advice = "finish the merge, and `git add` files in full (not with --intent-to-add)"
+                if is_being_saved:
+                    advice = "stop what writes this file all the time"
+                raise CodeError(f"{error}\n{advice}, or use the clean commit") from None
 
 
 @contextlib.contextmanager

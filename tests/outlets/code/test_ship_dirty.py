@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,31 @@ def test_an_index_that_cannot_be_stashed_is_an_error(repository: Repository, sta
             repository.git("merge", "other")
     with pytest.raises(CodeError, match=r"`git stash` failed: [\s\S]*\nfinish the merge, and `git add` files in full"):
         ship_dirty(Layout(repository.root))
+
+
+@pytest.mark.parametrize("times", [2, 100])
+def test_a_file_that_is_saved_while_git_reads_it(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, times: int
+) -> None:
+    """The words are those of git 2.39, when a file is truncated and written all the time."""
+    tried = tmp_path / "tried"
+    said = "error: short read while indexing train.py\nerror: train.py: failed to insert into database"
+    program = tmp_path / "bin" / "git"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\ncase " $* " in *" stash create "*)\n  echo >>"{tried}"\n'
+        f'  [ "$(wc -l <"{tried}")" -gt {times} ] || {{ echo "{said}" >&2; exit 1; }}\nesac\n'
+        f'exec "{shutil.which("git")}" "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=os.pathsep)
+    repository.write("train.py", "changed\n")
+    if times < 100:
+        assert ship_dirty(Layout(repository.root)).is_dirty
+    else:
+        with pytest.raises(CodeError, match=r"indexing train.py[\s\S]*\nstop what writes this file all"):
+            ship_dirty(Layout(repository.root))
+        assert len(tried.read_text()) == 5
 
 
 def test_a_user_without_a_name_in_git(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

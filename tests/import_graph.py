@@ -1,21 +1,24 @@
 """Who imports whom, in the package and in its tests: read from the sources, nothing is imported.
 
-Files are named by their paths in the checkout. Imports inside functions count, and are marked; so are those for type
-checking.
+Files are named by their paths in the checkout. Imports inside functions count, with the function; those for type
+checking are marked.
 """
 
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 # Where `import NAME` finds a module, as pyproject.toml and the scripts have it.
 ROOTS = ("tests", "examples/names", "scripts", "")
+# Decorators that leave the call of a function to who names it.
+PLAIN = ("property", "staticmethod", "classmethod", "cache")
 SOURCES = ("dispatcher", "tests", "scripts", "examples/names/jobs")
 
 
@@ -25,8 +28,8 @@ class Import(NamedTuple):
     module: str
     name: str
     for_types: bool
-    # It is done when a function is called.
-    is_late: bool = False
+    # The function that does it when it is called; empty for what is done at once. See `_function`.
+    function: str = ""
 
 
 @dataclass
@@ -36,12 +39,28 @@ class Source:
     path: str
     module: str
     imports: list[Import] = field(default_factory=list)
+    # Modules whose files it looks for: agent in `agent.__file__`.
+    read: set[str] = field(default_factory=set)
     # Every string constant, docstrings and parts of f-strings among them.
     strings: set[str] = field(default_factory=set)
     # The parameters of its functions: a test's fixtures are among them.
     parameters: set[str] = field(default_factory=set)
+    # The variables that each of its functions uses, "" for the rest of the file; its attributes and what it imports by
+    # name, by which also functions of other files are called.
+    variables: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    attributes: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    # What `import NAME` has brought, as a whole: what it has is not ours.
+    others: set[str] = field(default_factory=set)
     # Keys and values of dicts of which both are string constants.
     entries: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def functions(self) -> set[str]:
+        """Those that import something when they are called, and what may call them; empty where none does."""
+        if not any(found.function for found in self.imports):
+            return set()
+        late = {found.function for found in self.imports}
+        return (late | self.variables.keys() | self.attributes.keys()) - {""}
 
     @property
     def is_package(self) -> bool:
@@ -88,26 +107,46 @@ def read(path: Path, checkout: Path) -> Source:
 
 
 def _collect(
-    node: ast.AST, source: Source, package: tuple[str, ...], *, for_types: bool = False, is_late: bool = False
+    node: ast.AST, source: Source, package: tuple[str, ...], *, for_types: bool = False, function: str = ""
 ) -> None:
     match node:
         case ast.Constant(value=str(text)):
             source.strings.add(text)
+        case ast.Name(id=name):
+            source.variables[function].add(name)
+        case ast.Attribute(value=ast.Name(id=module), attr="__file__"):
+            source.read.add(module)
+        case ast.Attribute(value=ast.Name(id=module)) if module in source.others:
+            pass
+        case ast.Attribute(attr=name):
+            source.attributes[function].add(name)
         case ast.Import(names=names):
-            source.imports += [Import(source.module, alias.name, for_types, is_late) for alias in names]
+            source.imports += [Import(source.module, alias.name, for_types, function) for alias in names]
+            source.others.update(alias.asname or alias.name for alias in names if "." not in alias.name)
         case ast.ImportFrom(module=module, names=names, level=level):
+            source.attributes[function].update(alias.name for alias in names)
             above = package[: len(package) - level + 1] if level else ()
             base = (*above, *filter(None, (module,)))
             found = (".".join((*base, one.name)) for one in names)
-            source.imports += [Import(source.module, name, for_types, is_late) for name in found]
+            source.imports += [Import(source.module, name, for_types, function) for name in found]
         case ast.arg(arg=name):
             source.parameters.add(name)
         case ast.Dict(keys=keys, values=values):
             source.entries.update(_entries(keys, values))
     for_types = for_types or _is_type_checking(node)
-    is_late = is_late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
     for child in ast.iter_child_nodes(node):
-        _collect(child, source, package, for_types=for_types, is_late=is_late)
+        _collect(child, source, package, for_types=for_types, function=function or _function(child, node))
+
+
+def _function(node: ast.AST, parent: ast.AST) -> str:
+    """The name by which others call a function; empty for what they need not name: a library calls it.
+
+    That is what is decorated, what has a name of Python's, and what a class inherits the name of.
+    """
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("__"):
+        return ""
+    is_plain = all(isinstance(one, ast.Name) and one.id in PLAIN for one in node.decorator_list)
+    return "" if not is_plain or (isinstance(parent, ast.ClassDef) and parent.bases) else node.name
 
 
 def _entries(keys: list[ast.expr | None], values: list[ast.expr]) -> Iterator[tuple[str, str]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from changed import ABOUT, EVERYTHING, LISTS, Selection, describe, is_test, selection_of
+from changed import ABOUT, EVERYTHING, LISTS, PACKAGE, Selection, describe, graph_of, is_test, selection_of
 from import_graph import CHECKOUT, Sources, of_checkout
 
 FILES = {
@@ -25,7 +26,9 @@ FILES = {
     "dispatcher/outlets/pbs/words.py": "",
     "dispatcher/pod.py": "from dispatcher.outlets import kinds\n",
     "dispatcher/cli/__init__.py": "",
-    "dispatcher/cli/main.py": "COMMANDS = {'status': 'dispatcher.cli.status'}\ndef run():\n    import dispatcher.pod\n",
+    "dispatcher/cli/main.py": (
+        "COMMANDS = {'status': 'dispatcher.cli.status'}\ndef main():\n    import dispatcher.pod\n"
+    ),
     "dispatcher/cli/status.py": (
         "from typing import TYPE_CHECKING\nfrom dispatcher.report.tables import f\n"
         "if TYPE_CHECKING:\n    from dispatcher.outlets.pbs import X\n"
@@ -52,10 +55,14 @@ FILES = {
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Sources:
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    return Sources(tmp_path)
+    return sources_in(tmp_path, FILES)
+
+
+def sources_in(checkout: Path, files: Mapping[str, str]) -> Sources:
+    for name, text in files.items():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text(text)
+    return Sources(checkout)
 
 
 def concerned_by(sources: Sources, *changed: str) -> set[str]:
@@ -63,8 +70,26 @@ def concerned_by(sources: Sources, *changed: str) -> set[str]:
     return {path for path in sources.by_path if is_test(path) and selection.has(path)}
 
 
-def test_what_imports_a_module_depends_on_it_also_inside_functions(sources: Sources) -> None:
-    assert concerned_by(sources, "dispatcher/base.py") == {"tests/report/test_tables.py", "tests/cli/test_status.py"}
+def test_on_what_a_function_imports_those_depend_who_name_the_function(sources: Sources) -> None:
+    assert concerned_by(sources, "dispatcher/base.py") == {"tests/cli/test_status.py"}
+    both = {"tests/report/test_tables.py", "tests/cli/test_status.py"}
+    assert concerned_by(sources, "dispatcher/report/tables.py") == both
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "def f():\n    g()\ndef g():\n    import dispatcher.base\n",
+        "class C:\n    def f(self):\n        self.g()\n    def g(self):\n        import dispatcher.base\n",
+        "class C(Handler):\n    def handle(self):\n        import dispatcher.base\nf = C\n",
+        "@command()\ndef call():\n    import dispatcher.base\ndef f():\n    pass\n",
+        "def g():\n    import dispatcher.base\ng()\n",
+    ],
+    ids=["another", "a method", "an inherited name", "decorated", "at once"],
+)
+def test_what_calls_a_function(tmp_path: Path, function: str) -> None:
+    changed = {**FILES, "dispatcher/report/tables.py": function}
+    assert "tests/cli/test_status.py" in concerned_by(sources_in(tmp_path, changed), "dispatcher/base.py")
 
 
 def test_a_test_depends_on_the_commands_that_it_names_and_not_on_all(sources: Sources) -> None:
@@ -118,9 +143,8 @@ def test_the_reasons_are_told(sources: Sources) -> None:
     lines = list(describe(selection_of(["dispatcher/base.py"], sources), sources))
     assert lines == [
         "changed: dispatcher/base.py",
-        "2 modules depend on it: report/tables, cli/status",
-        "tests/cli/test_status.py: cli/status <- report/tables <- base",
-        "tests/report/test_tables.py: report/tables <- base",
+        "1 modules depend on it: cli/status",
+        "tests/cli/test_status.py: cli/status <- report/tables:f <- base",
         "slow tests and beds too in 0 of these files; the others' are left to scripts/test",
     ]
     assert list(describe(Selection([]), sources)) == ["changed: nothing"]
@@ -136,6 +160,7 @@ def checkout() -> Sources:
     [
         ("dispatcher/web/static/views.css", "tests/web/test_columns.py"),
         ("dispatcher/web/app.py", "tests/browser/test_first_screen.py"),
+        ("dispatcher/report/usage/reading.py", "tests/report/usage/test_usage_command.py"),
         ("dispatcher/report/pace.py", "tests/cli/test_status_command.py"),
         ("dispatcher/outlets/pbs/scheduler.py", "tests/outlets/test_contract.py"),
         ("dispatcher/outlets/slurm/scheduler.py", "tests/pod/test_moves_on_slurm.py"),
@@ -147,6 +172,13 @@ def checkout() -> Sources:
 )
 def test_of_this_checkout(checkout: Sources, changed: str, test: str) -> None:
     assert selection_of([changed], checkout).has(test)
+
+
+def test_a_change_of_any_module_concerns_a_test(checkout: Sources) -> None:
+    """Else it is loaded or started in a way that is not seen."""
+    graph = graph_of(checkout)
+    modules = [path for path in checkout.by_path if path.startswith(f"{PACKAGE}/")]
+    assert [path for path in modules if not any(map(is_test, graph.of([path])))] == []
 
 
 OUTLETS = ("plain", "slurm", "pbs", "tpu", "volcano")

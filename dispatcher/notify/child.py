@@ -19,7 +19,12 @@ from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENT
 
 # Beyond its deadline, at which its parent kills it if that is still there.
 _GRACE_S: Final = 5
-_MODULES: Final = {Command: "command", Smtp: "smtp", Webhook: "webhook", Apprise: "apprise"}
+_MODULES: Final = {
+    Command: "dispatcher.notify.channels.command",
+    Smtp: "dispatcher.notify.channels.smtp",
+    Webhook: "dispatcher.notify.channels.webhook",
+    Apprise: "dispatcher.notify.channels.apprise",
+}
 
 
 def main() -> None:
@@ -55,5 +60,5 @@ def _sent(data: bytes) -> Outcome:
 
 def _sender(channel: Channel) -> Callable[[Any, Mapping[str, Any], Callable[[], None], float], str]:
     """The way to send by this channel: each is imported only where it is used."""
-    module = importlib.import_module(f"dispatcher.notify.channels.{_MODULES[type(channel)]}")
+    module = importlib.import_module(_MODULES[type(channel)])
     return module.send  # type: ignore[no-any-return]  # what the page of channels/ says

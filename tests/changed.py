@@ -1,7 +1,7 @@
 """Which tests a change concerns: `scripts/test --changed [REV]`.
 
-A file depends on what it imports. What a function of the package imports when it is called, only those depend on who
-name that function. A file of the tests also depends on
+A file depends on what it imports. An import inside a function of the package is a dependency only of the files that
+name that function and depend on its file, also for types alone. A file of the tests also depends on
 
 - what Python code in its strings imports: programs that it starts;
 - the commands, outlets and job classes that it names; beds have names of outlets too, and name themselves. A table that
@@ -9,8 +9,8 @@ name that function. A file of the tests also depends on
   table itself to all of them;
 - the modules of its fixtures: `fleet` is in tests/fleet.py, `start_slurm` in tests/beds/slurm.py.
 
-So what depends on a change is exact up to what a program is given at run time. All of it that is fast is run. Beds and
-trainings are run where the change is in what they are about (ABOUT), or for the outlet that has changed.
+What a program is only given at run time is not seen. All of it that is fast is run. Beds and trainings are run where
+the change is in what they are about (ABOUT), or for the outlet that has changed.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Dependents:
         importers: defaultdict[str, set[str]] = defaultdict(set)
         for source in sources.by_path.values():
             for found in source.imports:
-                if not found.for_types and (path := sources.file_of(found.name)):
+                if path := sources.file_of(found.name):
                     importers[path].add(source.path)
         for source in late:
             self._add_functions(source, importers[source.path])

@@ -54,7 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--chaos-seconds", type=float, default=None, help="how long the chaos test goes on (default 15; an hour: 3600)"
     )
     parser.addoption("--fast", action="store_true", help=f"without {groups.NOT_FAST}")
-    parser.addoption("--long", action="store_true", help="also the repetitions of what shorter tests prove")
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="also repetitions, and facts about other programs",
+    )
     parser.addoption("--chaos-seed", type=int, default=None, help="repeat a chaos test's choices")
     parser.addoption(
         "--changed", nargs="?", const="HEAD", metavar="REV",
@@ -68,7 +72,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # Readline, which pytest imports, leaves them to the workers: the tests have terminals of their own.
         for name in ("LINES", "COLUMNS"):
             os.environ.pop(name, None)
-        # Runs that tests start would take the others' rights to the directory that this one's temporary files are in.
+        # pytest gives the directory in it the rights 700, also for a run that a test starts as another user.
         os.environ.pop("PYTEST_DEBUG_TEMPROOT", None)
     else:
         config.pluginmanager.register(durations.Durations(config.getoption("--record-durations")))

@@ -18,7 +18,7 @@ import pytest
 RECORD = Path(__file__).with_name("durations.tsv")
 # Shorter ones have no line of their own: where they run makes no difference.
 SHORTEST_S = 2.0
-# What is marked slow takes that long, also before it is recorded.
+# What took that long is slow, and what is marked slow is thought to take that long before it is recorded.
 SLOW_S = 10.0
 KIND = "kind"
 KINDS = ("beds", "JAX", "processes", "pure")
@@ -37,7 +37,7 @@ def recorded() -> dict[str, float]:
 
 def is_slow(item: pytest.Item) -> bool:
     """Whether a test is too slow for the working loop: by what it is, or by the record."""
-    return groups.is_slow(item) or recorded().get(item.nodeid, 0.0) >= SLOW_S
+    return groups.is_of_slow_kind(item) or recorded().get(item.nodeid, 0.0) >= SLOW_S
 
 
 def order(items: list[pytest.Item]) -> None:

@@ -22,7 +22,8 @@ BY_FILE = ("runtime", "examples")
 
 SLOW_FOLDERS = ("beds", "chaos", "runtime", "examples", "browser")
 SLOW_MARKERS = (*MARKERS, "slurm", "ssh", "tpu", "demo", "slow")
-# Repeats at length, or in variants that differ little, what a shorter test proves: only `--long` runs it.
+# Repeats at length, or in variants that differ little, what a shorter test proves, or shows facts about other programs,
+# which change with their releases only: `--long` runs it.
 LONG = "long"
 NOT_FAST = (
     f"the folders {', '.join(SLOW_FOLDERS)} of tests/, what is marked {', '.join(SLOW_MARKERS)}, and what took long"
@@ -63,8 +64,8 @@ def is_training(item: pytest.Item) -> bool:
     return _folder(item.path) in BY_FILE or item.get_closest_marker("demo") is not None
 
 
-def is_slow(item: pytest.Item) -> bool:
-    """Whether a test is of a kind that is too slow for the working loop."""
+def is_of_slow_kind(item: pytest.Item) -> bool:
+    """Whether a test is of a kind that is too slow for the working loop; see durations.is_slow."""
     return is_slow_folder(item.path) or any(item.get_closest_marker(name) for name in SLOW_MARKERS)
 
 

@@ -122,7 +122,8 @@ def _collect(
             source.attributes[function].add(name)
         case ast.Import(names=names):
             source.imports += [Import(source.module, alias.name, for_types, function) for alias in names]
-            source.others.update(alias.asname or alias.name for alias in names if "." not in alias.name)
+            outside = (alias for alias in names if "." not in alias.name and alias.name != "dispatcher")
+            source.others.update(alias.asname or alias.name for alias in outside)
         case ast.ImportFrom(module=module, names=names, level=level):
             source.attributes[function].update(alias.name for alias in names)
             above = package[: len(package) - level + 1] if level else ()

@@ -20,8 +20,8 @@ from beds.needs import CACHE
 
 KEPT = Path(CACHE).with_name("dispatcher-jax")
 MAX_BYTES = 500_000_000
-# Compile in a quarter of the time what runs for a second. Bits are compared of runs that have them in common; single
-# steps and blocks of them do not have the same with these.
+# Compile in a quarter of the time what runs for a second. Runs whose bits are compared all have these flags; single
+# steps and blocks of steps are compared without them, because with them their bits differ.
 FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 
 

@@ -4,7 +4,7 @@
     processes   what the command has started and what still runs 15 s after its end, however it detached itself; killed
     machine     mounts, network interfaces and named network namespaces, users, groups, control groups, System V IPC
     files       new names in directories that programs share, in the home directory, and in the checkout what git
-                would add; with the tests at whose end they were first seen
+                would add; with the tests at whose end they were first seen, but for home and checkout
 
 The command has a directory for temporary files and a home directory of its own, which are removed in the end. What is
 in the user's home is linked there, of its caches only those that are kept on purpose. What pytest keeps of the last
@@ -21,7 +21,6 @@ import ctypes
 import fnmatch
 import glob
 import grp
-import itertools
 import os
 import pwd
 import shutil
@@ -40,7 +39,6 @@ CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # What the package keeps for users on a host; the contents are compared.
 OWN = "/tmp/dispatcher-[0-9]*"
 FOLDERS = (
-    OWN,
     *("/", "/mnt", "/home", "/tmp", "/var/tmp", tempfile.gettempdir(), "/dev/shm", "/dev/mqueue"),
     *("/run", "/run/lock", "/run/netns", "/var/lib", "/var/lib/nfs", "/var/log", "/etc", HOME, CACHE, CONFIG),
 )
@@ -54,7 +52,7 @@ IPC = ("shm", "sem", "msg")
 PR_SET_CHILD_SUBREAPER = 36
 RUN = "@dispatcher-tests-"
 # In the environment of the tests: a file for lines of a path and the test at whose end it was first seen.
-NOTES = "DISPATCHER_TESTS_LEFT"
+NOTES_FILE = "DISPATCHER_TESTS_LEFT"
 LEFT = 70
 
 # What there is, by kind.
@@ -104,7 +102,7 @@ def run(command: Sequence[str], patience_s: float = 15) -> tuple[int, list[str]]
         signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
         status = _reap_until(child)
         left = [f"process {pid}: {words}" for pid, words in _end_of_all(patience_s).items()]
-        notes = _lines(own[NOTES])
+        notes = _lines(own[NOTES_FILE])
         is_alone = not _other_runs()
     return status, [*left, *(_with_tests(new(before, snapshot()), notes) if is_alone else ())]
 
@@ -113,7 +111,7 @@ class Notes:
     """Which files are new at the end of a test, of one process that runs tests; does nothing outside of `run`."""
 
     def __init__(self) -> None:
-        self._path = os.environ.get(NOTES)
+        self._path = os.environ.get(NOTES_FILE)
         self._seen = set(_shared_files()) if self._path else set()
 
     def end_of(self, test: str) -> None:
@@ -136,19 +134,20 @@ def _own_directories() -> Iterator[dict[str, str]]:
     """The environment of a command that has temporary files and a home of its own."""
     parent = tempfile.gettempdir()
     # Short and plain: it is part of the names of sockets and of mount options.
-    place = tempfile.mkdtemp(prefix="tests", dir=parent)
-    # As /tmp: of programs of all users, and of no job alone.
-    os.chmod(place, 0o1777)
-    home = f"{place}/home"
-    _link(HOME, home, lambda name: name not in (".cache", ".config"))
-    _link(CONFIG, f"{home}/.config", lambda name: True)
-    for name in CACHES:
-        with contextlib.suppress(OSError):
-            os.makedirs(f"{CACHE}/{name}", exist_ok=True)
-    _link(CACHE, f"{home}/.cache", lambda name: name in CACHES)
-    kept = {name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
-    own = {"TMPDIR": place, "HOME": home, NOTES: f"{place}/notes", "PYTEST_DEBUG_TEMPROOT": parent}
+    # Its real path, as the mounts below it have it.
+    place = os.path.realpath(tempfile.mkdtemp(prefix="tests", dir=parent))
     try:
+        # As /tmp: programs of all users write there.
+        os.chmod(place, 0o1777)
+        home = f"{place}/home"
+        _link(HOME, home, lambda name: name not in (".cache", ".config"))
+        _link(CONFIG, f"{home}/.config", lambda name: True)
+        for name in CACHES:
+            with contextlib.suppress(OSError):
+                os.makedirs(f"{CACHE}/{name}", exist_ok=True)
+        _link(CACHE, f"{home}/.cache", lambda name: name in CACHES)
+        kept = {name: value for name, value in os.environ.items() if name not in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME")}
+        own = {"TMPDIR": place, "HOME": home, NOTES_FILE: f"{place}/notes", "PYTEST_DEBUG_TEMPROOT": parent}
         yield {**kept, **own}
     finally:
         # A mount that is left may show what is not the tests'.
@@ -220,7 +219,11 @@ def _files() -> Iterator[str]:
 
 
 def _shared_files() -> Iterator[str]:
-    for folder in itertools.chain.from_iterable(map(glob.glob, FOLDERS)):
+    # For its tests, the temporary directory and the home are the run's own.
+    place = os.path.dirname(os.environ.get(NOTES_FILE, ""))
+    for folder in (*FOLDERS, *glob.glob(OWN)):
+        if place and f"{folder}/".startswith(f"{place}/"):
+            continue
         with contextlib.suppress(OSError):
             for name in os.listdir(folder):
                 path = os.path.join(folder, name)

@@ -41,9 +41,13 @@ def note(tests: list[str]) -> None:
 
 
 def reasons() -> dict[tuple[str, str], str]:
-    """How each test failed, on a line."""
-    found = {}
-    for case in ET.parse(REPORT).iter("testcase"):
+    """How each test failed, on a line; nothing where there is no whole report."""
+    found: dict[tuple[str, str], str] = {}
+    try:
+        cases = ET.parse(REPORT).iter("testcase")
+    except (OSError, ET.ParseError):
+        return found
+    for case in cases:
         for failure in (*case.iter("failure"), *case.iter("error")):
             line = " ".join((failure.get("message") or failure.text or "?").split())
             found[case.get("classname", ""), case.get("name", "")] = line[:LONGEST]
@@ -64,7 +68,7 @@ def table() -> str:
         return f"no test has passed on the second try yet ({RECORD})"
     found: defaultdict[str, list[list[str]]] = defaultdict(list)
     for line in RECORD.read_text(encoding="utf-8").splitlines():
-        when, commit, test, why = line.split("\t")
+        when, commit, test, why = (*line.split("\t", 3), "?")[:4]
         found[test].append([when, commit, why])
     worst_first = sorted(found.items(), key=lambda one: (-len(one[1]), one[0]))
     lines = []

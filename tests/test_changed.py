@@ -70,7 +70,7 @@ def concerned_by(sources: Sources, *changed: str) -> set[str]:
     return {path for path in sources.by_path if is_test(path) and selection.has(path)}
 
 
-def test_on_what_a_function_imports_those_depend_who_name_the_function(sources: Sources) -> None:
+def test_an_import_inside_a_function_concerns_those_that_name_the_function(sources: Sources) -> None:
     assert concerned_by(sources, "dispatcher/base.py") == {"tests/cli/test_status.py"}
     both = {"tests/report/test_tables.py", "tests/cli/test_status.py"}
     assert concerned_by(sources, "dispatcher/report/tables.py") == both
@@ -87,9 +87,22 @@ def test_on_what_a_function_imports_those_depend_who_name_the_function(sources: 
     ],
     ids=["another", "a method", "an inherited name", "decorated", "at once"],
 )
-def test_what_calls_a_function(tmp_path: Path, function: str) -> None:
+def test_the_ways_to_call_a_function(tmp_path: Path, function: str) -> None:
     changed = {**FILES, "dispatcher/report/tables.py": function}
     assert "tests/cli/test_status.py" in concerned_by(sources_in(tmp_path, changed), "dispatcher/base.py")
+
+
+def test_a_file_that_is_given_an_object_imports_its_class_for_types(tmp_path: Path) -> None:
+    changed = {
+        **FILES,
+        "dispatcher/report/tables.py": "class C:\n    def f(self):\n        import dispatcher.base\n",
+        "dispatcher/user.py": (
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dispatcher.report.tables import C\n"
+            "def g(c: C):\n    c.f()\n"
+        ),
+        "tests/test_user.py": "from dispatcher.user import g\n",
+    }
+    assert "tests/test_user.py" in concerned_by(sources_in(tmp_path, changed), "dispatcher/base.py")
 
 
 def test_a_test_depends_on_the_commands_that_it_names_and_not_on_all(sources: Sources) -> None:

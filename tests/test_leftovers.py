@@ -90,9 +90,11 @@ def test_temporary_files_and_a_home_are_the_runs_own(tmp_path: Path) -> None:
     assert {path.name for path in (home / ".cache").rglob("*")} == {"other", "kept", *leftovers.CACHES}
 
 
-def test_nothing_is_removed_through_a_mount_that_is_left(small_disk: Path) -> None:
+def test_nothing_is_removed_through_a_mount_that_is_left(small_disk: Path, tmp_path: Path) -> None:
     (small_disk / "mine").touch()
-    done = run(f'mkdir "$TMPDIR/m" && mount --bind {shlex.quote(str(small_disk))} "$TMPDIR/m" && echo "$TMPDIR"')
+    (tmp_path / "link").symlink_to(tmp_path)
+    script = f'mkdir "$TMPDIR/m" && mount --bind {shlex.quote(str(small_disk))} "$TMPDIR/m" && echo "$TMPDIR"'
+    done = run(script, TMPDIR=str(tmp_path / "link"))
     place = Path(done.stdout.split("\n")[0])
     try:
         assert (small_disk / "mine").exists()

@@ -103,14 +103,19 @@ def run(checkout: Path, *words: str, shown: int = 2) -> tuple[int, list[str]]:
 @pytest.mark.slow
 def test_what_passes_on_the_second_try_is_named_last(checkout: Path) -> None:
     (checkout / "tests" / "test_flaky.py").write_text(FLAKY)
+    record = checkout / "cache" / "dispatcher-tests" / "second-tries.tsv"
+    record.parent.mkdir(parents=True)
+    # As it was written before it said how they failed.
+    record.write_text("2026-01-01 00:00\tabcdef01\ttests/test_x.py::test_before\n")
     status, (result, last) = run(checkout)
     assert status == 0
     assert "2 passed" in result
     flaky = "tests/test_flaky.py::test_flaky"
     assert last == f"failed at first, passed on the second try: {flaky}[a b], {flaky}[c]"
-    listed = [line.split(maxsplit=4) for line in run(checkout, "--second-tries", shown=4)[1]]
-    assert [(line[0], line[-1]) for line in listed[::2]] == [("1", f"{flaky}[a b]"), ("1", f"{flaky}[c]")]
-    assert [line[0] for line in listed[1::2]] == ["assert"] * 2
+    listed = [line.split(maxsplit=4) for line in run(checkout, "--second-tries", shown=6)[1]]
+    tests = [f"{flaky}[a b]", f"{flaky}[c]", "tests/test_x.py::test_before"]
+    assert [(line[0], line[-1]) for line in listed[::2]] == [("1", test) for test in tests]
+    assert [line[0] for line in listed[1::2]] == ["assert", "assert", "?"]
     assert (checkout / "build" / "junit.xml").exists()
     assert "3 passed in" in run(checkout)[1][-1], "pytest's own line is the last one otherwise"
 

@@ -38,7 +38,7 @@ class Mount:
 
     @property
     def old_content_s(self) -> float:
-        """How long it may have that at most; GlusterFS has several caches of a second each."""
+        """For how many seconds at most a file may show old content; GlusterFS has several caches of a second each."""
         return 4.0 if self.fstype in ("fuse", "glusterfs") or self.fstype.startswith("fuse.") else 0.0
 
     def __str__(self) -> str:

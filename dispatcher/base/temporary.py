@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -20,9 +21,15 @@ OLD_S: Final = 86400.0
 def directory(purpose: str) -> Iterator[Path]:
     """A temporary directory; old ones for the same purpose are removed whose process was killed."""
     prefix = f"dispatcher-{purpose}-"
-    remove_leftovers(tempfile.gettempdir(), prefix, shutil.rmtree, older_than_s=OLD_S)
+    _clean(tempfile.gettempdir(), prefix)
     with tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-") as made:
         yield Path(made)
+
+
+@functools.cache
+def _clean(parent: str, prefix: str) -> None:
+    """Once in a process: the directory may have very many entries."""
+    remove_leftovers(parent, prefix, shutil.rmtree, older_than_s=OLD_S)
 
 
 def remove_leftovers(parent: str, prefix: str, remove: Callable[[Path], object], older_than_s: float = 0.0) -> None:

@@ -44,7 +44,6 @@ _KEYS: Final = {
 }  # fmt: skip
 # One key: a control sequence, a function key, a letter with Alt, or a letter.
 _KEY: Final = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|\x1b.|.", re.DOTALL)
-# What the signal handlers write into the pipe.
 # So many times as long as a frame takes to make nothing is done: a screen that is left open all day costs little.
 _REST: Final = 10
 # How long after a change of the terminal's size a frame of that size is made.

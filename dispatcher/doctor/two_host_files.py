@@ -46,7 +46,7 @@ def mkdir_race(pair: Pair) -> Findings:
         what = f"{len(both)} of {_RACES} directories were made by both hosts on {pair.mount}"
         yield Finding("mkdir race", WRONG, what, "do not use this filesystem from several hosts")
     elif there < _RACES:
-        what = f"{_RACES - there} of {_RACES} directories are not there on {pair.mount}, although both hosts made them"
+        what = f"{_RACES - there} of {_RACES} directories are missing on {pair.mount}; both hosts tried to make them"
         yield Finding("mkdir race", WRONG, what, "do not use this filesystem from several hosts")
     else:
         fewer, more = sorted((len(won), len(theirs)))

@@ -10,11 +10,11 @@ from dispatcher.config import CodeMode, Config
 from dispatcher.run_state.observer import Observer
 
 
-class Times(msgspec.Struct, frozen=True, kw_only=True):
+class BatchTimes(msgspec.Struct, frozen=True, kw_only=True):
     """How long the outlet of a configured host waits before it tries something again, or concludes something."""
 
     # The pause after a refusal, which doubles with each one that follows.
-    first_pause_s: float = 30.0
+    refusal_pause_s: float = 30.0
     # Schedulers do not always name at once what they have accepted.
     absent_s: float = 30.0
     # After an attempt could not be stopped.
@@ -27,9 +27,9 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     `cpus` and `memory_mib` are what attempts that ask for them can have of this host; None: all that there is.
     `submissions` is how many attempts the pod may have in flight on each configured host that it uses, the preferred
     one first. `by_hardware`: among them, attempts go where the hardware that they ask for is free. `poll_interval_s` is
-    how often such a host is asked. `code`: what they run, also those that see the workspace; None: as dispatcher.yaml
-    says, and only those that do not see it.
-    `needs_slots`: a pod without any is a mistake.
+    how often such a host is asked; `times` are its other times. `code`: what they run, also those that see the
+    workspace; None: as dispatcher.yaml says, and only those that do not see it. `needs_slots`: without any, a pod is a
+    mistake.
     """
 
     pod: str
@@ -44,6 +44,6 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     submissions: Mapping[str, int] = {}
     by_hardware: bool = False
     poll_interval_s: float = 30.0
-    times: Times = Times()
+    times: BatchTimes = BatchTimes()
     code: CodeMode | None = None
     needs_slots: bool = True

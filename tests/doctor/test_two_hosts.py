@@ -90,4 +90,4 @@ def test_directories_that_neither_has_made(tmp_path: Path, monkeypatch: pytest.M
     shutil.rmtree(tmp_path / "race")
     lost = True
     found = race(tmp_path / "race", [])
-    assert found.verdict == WRONG and found.what.startswith("3 of 100 directories are not there")
+    assert found.verdict == WRONG and found.what.startswith("3 of 100 directories are missing")

@@ -294,7 +294,8 @@ def test_a_pod_whose_targets_cannot_work_refuses_to_start(fleet: Fleet, tmp_path
     assert tested.returncode == 1 and "web: failed: webhook.url_file" in tested.stdout
 
 
-def test_a_pod_does_not_wait_for_a_notice(fleet: Fleet) -> None:
+@pytest.mark.parametrize("is_faster", [False, True])
+def test_a_pod_does_not_wait_for_a_notice(fleet: Fleet, is_faster: bool) -> None:
     configure(fleet, {"chat": {"command": HANGS, "events": ["job_failed"]}}, timeout="300s")
     fleet.write_manifest([shell("a", "exit 3"), *(shell(f"b{number}", "true") for number in range(5))])
     pod = fleet.start("pod", poll="0.3")
@@ -302,7 +303,12 @@ def test_a_pod_does_not_wait_for_a_notice(fleet: Fleet) -> None:
     fleet.write_manifest([shell("c", "true")])
     fleet.wait_for("c", "done")
     # To wait for it at the end, too, a person can refuse; also one who is faster than the pod.
-    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
-        pod.send(number)
+    if is_faster:
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
+            pod.send(number)
+    else:
+        pod.send(signal.SIGTERM)
+        pod.says("draining")
+        pod.send(signal.SIGINT)
     assert pod.end() == 1 and claims(fleet) == 1
     assert "doubtful" in fleet.run("notify")

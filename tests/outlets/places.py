@@ -33,7 +33,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import Bundle, Ended, Key, Orphan, Outlet, Placement, Report, Request, Running, Slot
 from dispatcher.outlets.bundle import render
-from dispatcher.outlets.context import PodContext, Times
+from dispatcher.outlets.context import BatchTimes, PodContext
 from dispatcher.outlets.kinds import make_outlets
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import processes
@@ -64,7 +64,7 @@ class Place:
     submits_at_once = True
     # How often a host is asked.
     poll_s = POLL_S
-    times = Times()
+    times = BatchTimes()
     # So many are in flight at once in one test; most outlets start some processes for each.
     many = 20
 
@@ -288,7 +288,7 @@ class PbsPlace(Place):
     is_queue = True
 
     def __init__(
-        self, root: Path, bed: PbsBed, working: Path | None = None, times: Times = Place.times, **settings: Any
+        self, root: Path, bed: PbsBed, working: Path | None = None, times: BatchTimes = Place.times, **settings: Any
     ) -> None:
         self.bed = bed
         self.times = times

@@ -31,7 +31,7 @@ from dispatcher.outlets.base import (
     Slot,
     Unknown,
 )
-from dispatcher.outlets.context import Times
+from dispatcher.outlets.context import BatchTimes
 from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import is_held
 
@@ -345,7 +345,7 @@ def restarted(place: Place, pod: str = "pod") -> Outlet:
     What a scheduler was given with one call may come late, and is waited for.
     """
     if not place.submits_at_once:
-        place.times = Times(absent_s=0.0)
+        place.times = BatchTimes(absent_s=0.0)
     return place.restarted(pod)
 
 

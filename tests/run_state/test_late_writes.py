@@ -43,7 +43,7 @@ def write_late(layout: Layout, offset: int, seq: int, length: int = 0) -> None:
 
 
 class Looked(Clock):
-    """Passes by a second with every look at it: so every step compares the whole journal."""
+    """Advances by a second with every reading: so every step compares the whole journal."""
 
     step_s = 1.0
 

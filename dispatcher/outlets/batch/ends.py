@@ -41,7 +41,7 @@ def end_of(
     if not (reason or told.exit_code):
         # That it completed is not believed: only an exit status of its own says that the command ran.
         return Ended(None, own.exit_reason, error=error)
-    # No command has ended with the status of a job that was cancelled before it began.
+    # A job that was cancelled before it began may have a status all the same; it is not the command's.
     has_status = reason != NOT_REACHED and (has_begun or reason != CANCELLED)
     code = told.exit_code or None if has_status else None
     return Ended(code, reason, error=error, blames_host=reason == CANNOT_START, by_scheduler=True)

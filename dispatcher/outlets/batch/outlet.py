@@ -96,15 +96,15 @@ class BatchOutlet:
         # Attempts that were never submitted, to be marked as superseded before that is reported.
         self._unfenced: list[Key] = []
         self._sender = Sender(
-            scheduler, host.submits_per_minute, self._accepted, self._cannot_start, context.poll_interval_s,
-            context.times.first_pause_s,
+            scheduler, host.submits_per_minute, self._accepted, self._cannot_start,
+            room_again_s=context.poll_interval_s, times=context.times,
         )  # fmt: skip
-        self._stopper = Stopper(scheduler, self._landing, self._tracked, context.times.stop_again_s)
+        self._stopper = Stopper(scheduler, self._landing, self._tracked, context.times)
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
         use = ToldGpuUse(self._interval_s)
         self._watcher = Watcher(
             scheduler, self._sender, self._make_room, self.fence,
-            context.times.absent_s, config.lost_after_s, guard_s, use,
+            times=context.times, lost_after_s=config.lost_after_s, guard_s=guard_s, use=use,
         )  # fmt: skip
         self._conversation = Conversation(connection, self._plan, self._call_was_lost)
         self._connection = connection

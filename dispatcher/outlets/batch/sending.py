@@ -14,6 +14,7 @@ from dispatcher.outlets.batch.brake import Brake
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.grouping import submissions_of
 from dispatcher.outlets.batch.scheduler import Accepted, Limits, NoRoom, Refused, Scheduler, Submission
+from dispatcher.outlets.context import BatchTimes
 from dispatcher.outlets.remote.operations import Deliver, Failed, Operation
 
 
@@ -41,7 +42,7 @@ class Sender:
     """Gives submissions to the scheduler. `ended(key, how)` is told of attempts that cannot be submitted.
 
     `accepted(submission, handle)` is told of those that were. `room_again_s` is after how long a scheduler that had no
-    room for a submission is given it again, `first_pause_s` the first pause after refusals.
+    room for a submission is given it again.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class Sender:
         submits_per_minute: int | None,
         accepted: Callable[[Submission, str], None],
         ended: Callable[[Key, Ended], None],
+        *,
         room_again_s: float,
-        first_pause_s: float,
+        times: BatchTimes,
     ) -> None:
         self._scheduler = scheduler
         self._per_minute = submits_per_minute
@@ -60,7 +62,7 @@ class Sender:
         self._room_again_s = room_again_s
         self._unsent: dict[str, Sending] = {}
         self.limits = Limits()
-        self._brake = Brake(first_pause_s)
+        self._brake = Brake(times.refusal_pause_s)
         self._submitted_s: list[float] = []
 
     @property

@@ -17,17 +17,20 @@ from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.scheduler import Scheduler
 from dispatcher.outlets.batch.tracked import Stop, Tracked
+from dispatcher.outlets.context import BatchTimes
 from dispatcher.outlets.remote.operations import Failed, Operation, Write
 
 
 class Stopper:
-    """What is to be stopped or superseded, until the host has been told; again after `again_s` if that has failed."""
+    """What is to be stopped or superseded, until the host has been told; what failed, again after a pause."""
 
-    def __init__(self, scheduler: Scheduler, landing: Landing, tracked: Mapping[Key, Tracked], again_s: float) -> None:
+    def __init__(
+        self, scheduler: Scheduler, landing: Landing, tracked: Mapping[Key, Tracked], times: BatchTimes
+    ) -> None:
         self._scheduler = scheduler
         self._landing = landing
         self._tracked = tracked
-        self._again_s = again_s
+        self._again_s = times.stop_again_s
         self._stops: list[Tracked] = []
         self._superseded: dict[str, Tracked] = {}
         self._not_before_s = 0.0

@@ -21,6 +21,7 @@ from dispatcher.outlets.batch.provisioning import Loss
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Scheduler
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.tracked import Stop, Tracked
+from dispatcher.outlets.context import BatchTimes
 from dispatcher.outlets.remote.operations import Failed, Operation, Read, Tail, TailRead
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state.liveness import is_held
@@ -34,9 +35,8 @@ class Watcher:
     `sender` is told of submissions that the scheduler names, or surely does not know. `make_room(one)` stops an attempt
     that the scheduler has preempted. `fence(keys)` marks attempts as superseded, also where they run: until
     `Tracked.marked_s` shows that this has worked, none of them counts as ended, because its job might be started anew.
-    `absent_s` is for how long the scheduler must not name one that it may never have been given, `lost_after_s` for how
-    long nothing must be known of any other before it is superseded, and `guard_s` how long it then has to notice that
-    before it counts as lost.
+    One that the scheduler may never have been given must not be named by it for `times.absent_s`. Of any other nothing
+    must be known for `lost_after_s` before it is superseded; then it has `guard_s` to notice that, and counts as lost.
     """
 
     def __init__(
@@ -45,7 +45,8 @@ class Watcher:
         sender: Sender,
         make_room: Callable[[Tracked], None],
         fence: Callable[[Sequence[Key]], None],
-        absent_s: float,
+        *,
+        times: BatchTimes,
         lost_after_s: float,
         guard_s: float,
         use: ToldGpuUse,
@@ -54,7 +55,7 @@ class Watcher:
         self._sender = sender
         self._make_room = make_room
         self._fence = fence
-        self._absent_s = absent_s
+        self._absent_s = times.absent_s
         self._lost_after_s = lost_after_s
         self._guard_s = guard_s
         self._use = use

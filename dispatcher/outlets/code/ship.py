@@ -20,9 +20,14 @@ from dispatcher.workspace import Layout
 
 # The time of files without a commit: zip, and so wheels, know nothing before 1980.
 _NO_COMMIT_S: Final = 315619200
-# git says so of a file that became shorter while it was read: somebody saves it at that moment.
-_BEING_SAVED: Final = "short read while indexing"
+# What git says of a file that became shorter while it was read.
+_CUT: Final = "short read while indexing"
 _TRIES: Final = 5
+_OR_CLEAN: Final = "or use the clean commit"
+
+
+class _BeingSavedError(CodeError):
+    """A file is written at this moment."""
 
 
 def ship(layout: Layout) -> Snapshot:
@@ -105,20 +110,21 @@ def left_out(layout: Layout) -> tuple[str, ...]:
 
 def _stash(git: Git) -> str:
     """A commit of the tracked files as they are now; empty when they do not differ from HEAD."""
-    tries = 0
-    while True:
-        tries += 1
-        with _copied_index(git) as copy:
-            try:
-                return copy.text("stash", "create")
-            except CodeError as error:
-                is_being_saved = _BEING_SAVED in str(error)
-                if is_being_saved and tries < _TRIES:
-                    continue
-                advice = "finish the merge, and `git add` files in full (not with --intent-to-add)"
-                if is_being_saved:
-                    advice = "stop what writes this file all the time"
-                raise CodeError(f"{error}\n{advice}, or use the clean commit") from None
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(_BeingSavedError):
+            return _stash_once(git)
+    return _stash_once(git)
+
+
+def _stash_once(git: Git) -> str:
+    with _copied_index(git) as copy:
+        try:
+            return copy.text("stash", "create")
+        except CodeError as error:
+            if _CUT in str(error):
+                raise _BeingSavedError(f"{error}\nstop what writes this file all the time, {_OR_CLEAN}") from None
+            advice = "finish the merge, and `git add` files in full (not with --intent-to-add)"
+            raise CodeError(f"{error}\n{advice}, {_OR_CLEAN}") from None
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ _READY: Final = b"dispatcher: connected\n"
 # process, whose end of the pipe is closed then.
 _KEEPER: Final = f"echo {_READY.decode().strip()!r}; exec cat >/dev/null"
 _CONTROL_LIMIT_S: Final = 20.0
+_TRIES: Final = 3
 
 
 @contextlib.contextmanager
@@ -42,18 +43,24 @@ def forwarded(
         if node is not None and over_ssh:
             shared = stack.enter_context(_connection(node, shared, timeout_s))
         target = "localhost" if node is None or over_ssh else node.rpartition("@")[2]
-        for tries_left in (2, 1, 0):
-            chosen = local_port or _free_port()
-            specification = f"127.0.0.1:{chosen}:[{target}]:{port}"
-            try:
-                _control(shared, "forward", specification)
-                break
-            except OutletError:
-                # Another process may have been given the free port meanwhile.
-                if local_port or not tries_left:
-                    raise
+        chosen, specification = _forward(shared, local_port, f"[{target}]:{port}")
         stack.callback(_control, shared, "cancel", specification, may_fail=True)
         yield chosen
+
+
+def _forward(shared: ssh.SharedConnection, local_port: int | None, to: str) -> tuple[int, str]:
+    """The port that is forwarded from here, and what ssh calls the forwarding."""
+    for _ in range(_TRIES):
+        chosen = local_port or _free_port()
+        specification = f"127.0.0.1:{chosen}:{to}"
+        try:
+            _control(shared, "forward", specification)
+            return chosen, specification
+        except OutletError:
+            # Another process may have been given the free port meanwhile.
+            if local_port or _is_free(chosen):
+                raise
+    raise OutletError(f"of {_TRIES} ports that were free here, other programs took each before ssh did")
 
 
 @contextlib.contextmanager
@@ -105,3 +112,11 @@ def _said(finished: Finished) -> str:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True

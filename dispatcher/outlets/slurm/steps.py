@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 # srun kills its tasks at once when it gets TERM, before they can save anything. So it is kept out of the process group
-# that the wrapper signals, and the tasks are told through SLURM: `scancel --signal` reaches all steps of the job, and
-# not its batch script. Where that fails, srun is told after all. The status comes through a pipe, because bash 5.2
-# loses that of a process that ends while a signal interrupts `wait`; in POSIX mode a signal interrupts `read`. Those of
-# tasks that were told come by file (see `finish` in node.sh.j2): srun kills the others at once when one is not 0.
+# that the wrapper signals, and the tasks are signalled through SLURM: `scancel --signal` reaches all steps of the job,
+# and not its batch script. Where that fails, srun gets the signal after all. The status comes through a pipe, because
+# bash 5.2 loses that of a process that ends while a signal interrupts `wait`; in POSIX mode a signal interrupts `read`.
+# A task that was signalled leaves its status in a file (see `finish` in node.sh.j2), because srun kills the others at
+# once when one of them is not 0.
 _START: Final = r"""
 exec {output}>&1
 coproc steps {
@@ -32,7 +33,9 @@ while [[ -z $status ]]; do
     read_status=$?
     [[ -n $status ]] || ((read_status > 128)) || status=1
 done
-for file in "$DISPATCHER_ATTEMPT_DIR"/node.*.status; do
+# By name: a list of the directory may be older.
+for ((rank = 0; rank < ${1#--nodes=}; rank++)); do
+    file=$DISPATCHER_ATTEMPT_DIR/node.$rank.status
     [[ -s $file ]] && read -r of_task <"$file" && [[ $of_task =~ ^[0-9]+$ ]] && ((of_task > status)) && status=$of_task
 done
 exit "$status"

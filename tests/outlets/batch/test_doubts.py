@@ -27,7 +27,7 @@ from dispatcher.outlets.base import (
 from dispatcher.outlets.batch.outlet import BatchOutlet
 from dispatcher.outlets.batch.preparing import Preparer
 from dispatcher.outlets.batch.provisioning import Loss, Standing
-from dispatcher.outlets.context import PodContext, Times
+from dispatcher.outlets.context import BatchTimes, PodContext
 from dispatcher.outlets.remote.connection import Connection, Unreached
 from dispatcher.outlets.remote.operations import (
     Deliver,
@@ -52,9 +52,9 @@ from dispatcher.workspace import Layout
 
 KEY = Key("a", 1)
 HOME = "/home/me/.dispatcher"
-TIMES = Times(stop_again_s=0.0)
+TIMES = BatchTimes(stop_again_s=0.0)
 # What a scheduler does not name counts as absent at once.
-ABSENT = Times(stop_again_s=0.0, absent_s=-1.0)
+ABSENT = BatchTimes(stop_again_s=0.0, absent_s=-1.0)
 # Of squeue: the ids of the array, its task and the job, name, state, exit status, preemption, restarts, host, reason.
 COLUMNS = (20, 14, 20, 128, 24, 14, 26, 12, 72, 256)
 
@@ -152,7 +152,7 @@ class Machine(Standing):
 class Pod:
     """One outlet of one dispatcher, whose clock for absences and guards is at the end of all of them."""
 
-    def __init__(self, root: Path, wire: Wire, machine: Machine | None = None, times: Times = TIMES) -> None:
+    def __init__(self, root: Path, wire: Wire, machine: Machine | None = None, times: BatchTimes = TIMES) -> None:
         host = SlurmHost(name="hpc", cluster="hpc", ssh="login")
         self.config = Config(
             layout=Layout(root), matrix=root / "m.json", hosts=Hosts(hosts={"hpc": host}), code=CodeMode.NONE
@@ -211,7 +211,7 @@ def name_of(pod: Pod) -> str:
     return script.parent.name
 
 
-def orphaned(pod: Pod, times: Times = TIMES) -> Pod:
+def orphaned(pod: Pod, times: BatchTimes = TIMES) -> Pod:
     """Another dispatcher, after the one that had submitted the attempt has died."""
     return Pod(pod.config.layout.root, pod.wire, times=times)
 

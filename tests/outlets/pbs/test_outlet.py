@@ -25,7 +25,7 @@ from dispatcher.outlets.base import (
     Running,
     Unknown,
 )
-from dispatcher.outlets.context import Times
+from dispatcher.outlets.context import BatchTimes
 from dispatcher.outlets.pbs import scheduler
 
 pytestmark = pytest.mark.slow
@@ -227,7 +227,7 @@ def test_what_the_server_refuses(make_place: Callable[..., PbsPlace]) -> None:
 
 def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace]) -> None:
     """The attempt waits here until the server takes it."""
-    place = make_place(times=Times(first_pause_s=0.2))
+    place = make_place(times=BatchTimes(refusal_pause_s=0.2))
     place.bed.configure(max_queued=0)
     key = place.submit("a", "exit 3")
 
@@ -244,7 +244,7 @@ def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace]) -> No
 def test_a_host_that_refuses_everything(make_place: Callable[..., PbsPlace]) -> None:
     """After some refusals it is left alone for a while; then one submission is the test."""
     queues = {"workq": {"enabled": True, "started": True}}
-    place = make_place(queues=("later",), bed={"queues": queues}, times=Times(first_pause_s=0.5))
+    place = make_place(queues=("later",), bed={"queues": queues}, times=BatchTimes(refusal_pause_s=0.5))
     for number in range(3):
         assert place.end(place.submit(f"a{number}", "true")).exit_reason == CANNOT_START
     assert place.outlet.capacity.is_full

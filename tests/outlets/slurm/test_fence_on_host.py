@@ -16,7 +16,7 @@ from outlets.places import Place
 
 from dispatcher.hosts.types import Cluster, SlurmHost
 from dispatcher.outlets.base import NOT_REACHED, Ended, Outlet, Slot
-from dispatcher.outlets.context import Times
+from dispatcher.outlets.context import BatchTimes
 
 # A controller that is slow: the program has been called, and the job is accepted when the file `accept` is there.
 SLOW_SBATCH = """#!/bin/bash
@@ -29,7 +29,7 @@ exec /usr/bin/sbatch "$@"
 class LoginPlace(Place):
     """A cluster behind a login node; neither that nor its compute nodes see the workspace."""
 
-    times = Times(absent_s=-1.0)
+    times = BatchTimes(absent_s=-1.0)
 
     def __init__(self, root: Path, slurm: SlurmBed) -> None:
         self.node_names = slurm.node_names

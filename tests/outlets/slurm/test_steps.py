@@ -27,7 +27,7 @@ echo "$*" >>told
 [[ ! -e fails ]] && kill -TERM "$(<task)"
 """
 TASK = "trap 'echo saved; exit 9' TERM; echo begun; while :; do sleep 0.01; done"
-Start = Callable[[str], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def start(tmp_path: Path) -> Start:
         path.write_text(text)
         path.chmod(0o755)
 
-    def begin(task: str) -> subprocess.Popen[str]:
-        words = [*start_on_nodes(2, 3), "bash", "-c", task]
+    def begin(task: str, nodes: int = 2) -> subprocess.Popen[str]:
+        words = [*start_on_nodes(nodes, 3), "bash", "-c", task]
         path = f"{tmp_path}/bin:{os.environ['PATH']}"
         environment = {"PATH": path, "SLURM_JOB_ID": "7", "DISPATCHER_ATTEMPT_DIR": os.fspath(tmp_path)}
         return subprocess.Popen(
@@ -62,12 +62,12 @@ def test_the_words_of_srun(start: Start, tmp_path: Path) -> None:
     assert {"--kill-on-bad-exit=1", "--wait=0"} <= set(words)
 
 
-def test_what_told_tasks_leave_by_file(start: Start, tmp_path: Path) -> None:
+def test_what_signalled_tasks_leave_by_file(start: Start, tmp_path: Path) -> None:
     """srun itself hears 0 of them, for it would kill the others. Whatever else is in the way of a name is no status."""
     for name, text in (("0", "75\n"), ("1", "9\n"), ("2", ""), ("3", "a[$(touch pwned)]\n")):
         (tmp_path / f"node.{name}.status").write_text(text)
     (tmp_path / "node.4.status").mkdir()
-    process = start('exit "$((DISPATCHER_STATUS_BY_FILE ? 0 : 4))"')
+    process = start('exit "$((DISPATCHER_STATUS_BY_FILE ? 0 : 4))"', nodes=6)
     process.communicate(timeout=20)
     assert process.returncode == 75
     assert not (tmp_path / "pwned").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -95,53 +96,28 @@ def test_steps_by_hand_have_the_bits_of_a_run(tmp_path: Path, whole: Any) -> Non
         job.update({"x": np.zeros((8, FEATURES), np.float32), "label": np.zeros(7, np.int32)})
 
 
-BLOCKS = """
-import sys
-from small_trainings import Classification, arrays, trained
-from dispatcher.runtime.metrics import read_metrics
-
-class Told(Classification):
-    def __init__(self, spec):
-        super().__init__(spec)
-        self.told = []
-
-    def on_step(self, step, metrics):
-        self.told.append((step, metrics["loss"]))
-
-def lines(job):
-    return [(line["step"], line["loss"]) for line in read_metrics(job.spec.result_path("metrics.jsonl"))]
-
-def bits(job):
-    return {name: array.tobytes() for name, array in arrays(job).items()}
-
-root = sys.argv[1]
-whole = trained(root, "whole", steps=10, eval_every=4)
-assert len(bits(whole)) > 10
-
-# Blocks of 4, 4 and 2 steps.
-words = {"steps": 10, "steps_per_call": 4, "eval_every": 4, "log_every": 4}
-blocks = trained(root, "blocks", Told, **words)
-assert bits(blocks) == bits(whole)
-each = lines(whole)
-assert blocks.told == each
-assert lines(blocks) == [each[3], each[7], each[9]]
-assert blocks.result()["held_out/loss"] == whole.result()["held_out/loss"]
-
-# It goes on in the middle of what would be a block: the one that ends at the eighth step has two of its own.
-trained(root, "apart", steps=6, steps_per_call=2, eval_every=2, log_every=2)
-apart = trained(root, "apart", Told, **words)
-assert bits(apart) == bits(whole)
-assert apart.told == each[6:]
-"""
-
-
-def test_blocks_of_steps_have_the_bits_of_single_ones(tmp_path: Path, jax_cache: Path) -> None:
-    """Compiled as users have it: they are other programs."""
-    command = [sys.executable, "-c", BLOCKS, str(tmp_path)]
-    done = subprocess.run(
-        command, env=environment(jax_cache, XLA_FLAGS=""), capture_output=True, text=True, check=False
-    )
+@pytest.fixture(scope="module")
+def in_blocks(tmp_path_factory: pytest.TempPathFactory, jax_cache: Path) -> Any:
+    """What trainings in single steps and in blocks came to, compiled as users have it: they are different programs."""
+    command = [sys.executable, Path(__file__).with_name("blocks_of_steps.py"), tmp_path_factory.mktemp("blocks")]
+    own = environment(jax_cache, XLA_FLAGS="")
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_blocks_of_steps_have_the_bits_of_single_ones(in_blocks: Any) -> None:
+    whole, blocks = in_blocks["whole"], in_blocks["blocks"]
+    assert blocks["digests"] == whole["digests"] and len(whole["digests"]) > 10
+    assert blocks["told"] == whole["logged"] == whole["told"]
+    assert blocks["logged"] == [whole["logged"][step - 1] for step in (4, 8, 10)]
+    assert blocks["held out"] == whole["held out"]
+
+
+def test_a_training_goes_on_in_the_middle_of_what_was_a_block(in_blocks: Any) -> None:
+    whole, apart = in_blocks["whole"], in_blocks["apart"]
+    assert apart["digests"] == whole["digests"]
+    assert apart["told"] == whole["logged"][6:]
 
 
 def test_blocks_that_other_settings_do_not_fit_are_refused(tmp_path: Path) -> None:

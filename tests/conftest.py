@@ -75,7 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
         # pytest gives the directory in it the rights 700, also for a run that a test starts as another user.
         os.environ.pop("PYTEST_DEBUG_TEMPROOT", None)
     else:
-        config.pluginmanager.register(durations.Durations(config.getoption("--record-durations")))
+        # Not of those alone that failed and are tried again.
+        is_kept = config.getoption("--record-durations") and not config.getoption("--last-failed")
+        config.pluginmanager.register(durations.Durations(is_kept))
     if config.getoption("--changed"):
         config.stash[SELECTION] = selection_for(config)
 

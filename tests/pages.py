@@ -5,8 +5,8 @@ with `$ ` is a command, and what follows is what it prints; a `pycon` block is a
 not shown to fail must not.
 
 In what is printed `...` stands for anything; a number with a decimal point stands for one of its size; a date, a time
-of day, a duration, a rate, a progress (`23% 46/200`) and a pid of five digits or more for any other. The reader's home
-is HOME, and the reader is READER.
+of day, a duration, hours of slots, a rate, a progress (`23% 46/200`) and a pid of five digits or more for any other.
+The reader's home is HOME, and the reader is READER.
 
 A block that cannot be run here has a comment above it, which readers of the page do not see, with one of the reasons in
 REASONS: `<!-- not run: another host -->`. It is parsed nevertheless, and a dispatcher.yaml among them is checked.
@@ -62,6 +62,8 @@ _COMMENT = re.compile(r"<!-- not run: (.+) -->$")
 TOLERANCE = 0.25
 _FLOAT = r"-?[0-9]+\.[0-9]*(?:e[-+]?[0-9]+)?"
 _DURATION = r"\b(?:[0-9]+(?:\.[0-9]+)? ?(?:ms|s|min|m|h|d)){1,2}\b"
+# Of attempts that were as long as their processes.
+_HOURS = r"\b[0-9.,]+ (?:slot-hours|wall time)"
 _PROGRESS = r"\b[0-9]+% [0-9]+/[0-9]+"
 _RATE = r"\b[0-9.,]+ jobs/h"
 _TIME = r"\b(?:[0-9]{4}-[0-9]{2}-[0-9]{2}[T ])?[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]+)?)?Z?\b"
@@ -72,6 +74,7 @@ _KINDS = {
     "progress": (_PROGRESS, _PROGRESS),
     "rate": (_RATE, _RATE),
     "duration": (_DURATION, _DURATION),
+    "hours": (_HOURS, _HOURS),
     "number": (_FLOAT, f"({_FLOAT})"),
     "pid": (r"(?<=pid) +[0-9]+|\b[0-9]{5,7}\b", " *[0-9]+"),
     "rule": ("--+", "--+"),

@@ -22,7 +22,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(nfs, mount, count, most_looks):
     held = jobs[-count // 10 :]
     edits = [(job, "held", a.name) for job in held]
     lab.run(a, "hold", *held)
-    status_file, stop = "run_state/matrix_status.json", "/tmp/stop-" + mount
+    status_file, stop = "run_state/matrix_status.json", f"/tmp/stop-{mount}-{count}"
     readers = [host.start_python(READER, host.path(status_file), stop) for host in (a, b)]
     pods = [lab.start(host, f"{host.name}-{number}", "--on-exit=drain") for host in (a, b) for number in (1, 2)]
     begun = time.monotonic()

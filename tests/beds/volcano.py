@@ -143,7 +143,7 @@ class VolcanoBed(K8sBed):
             status = self.job(job).get("status")
         except ApiError as error:
             return str(error)
-        pods = {name: pod["status"].get("phase") for name, pod in self.pods(job).items()}
+        pods = {name: (pod["spec"].get("nodeName"), pod["status"]) for name, pod in self.pods(job).items()}
         return f"{status}, pods {pods}, {self.unschedulable(job)}\n{self.log_tail(self._log)}"
 
     # What people do.

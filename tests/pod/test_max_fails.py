@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fleet import Fleet, shell, wait_until
 
 from dispatcher.config import Config, Method
@@ -83,7 +85,7 @@ def test_failures_that_other_pods_record_count_and_older_ones_do_not(fleet: Flee
     # What the other one ran when the third failed has ended since.
     assert len(failed) in (3, 4), failed
     for pod in pods:
-        assert "draining (--max-fails 3: 3 jobs failed (f" in pod.said
+        assert re.search(r"draining \(--max-fails 3: [34] jobs failed \(f", pod.said), pod.said
 
 
 def test_those_that_the_pod_does_not_take_do_not_count(fleet: Fleet) -> None:

@@ -36,7 +36,8 @@ from beds.fixtures import (  # noqa: F401 - fixtures of all tests
     volcano,
     warm_gcloud,
 )
-from changed import ChangedError, Selection, describe, is_test, select
+from changed import ChangedError, Selection, describe, select
+from dependents import is_test
 from fleet import Fleet, fleet_at
 from hypothesis import settings
 from import_graph import CHECKOUT

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from changed import ABOUT, EVERYTHING, LISTS, PACKAGE, Selection, describe, graph_of, is_test, selection_of
+from changed import ABOUT, EVERYTHING, Selection, describe, selection_of
+from dependents import LISTS, PACKAGE, graph_of, is_test
 from import_graph import CHECKOUT, Sources, of_checkout
 
 FILES = {

@@ -40,19 +40,25 @@ def mkdir_race(pair: Pair) -> Findings:
             won.append(number)
     theirs = pair.meeting.swap(won=won)["won"]
     both = set(won) & set(theirs)
-    # By name: a list of names may be older.
-    there = sum(os.path.isdir(base / str(number)) for number in range(_RACES))
+    # By name, a list of names may be older; and as long as this filesystem may show what was before.
+    until_s = time.monotonic() + pair.mount.old_content_s
+    while (missing := _count_missing(base)) and time.monotonic() < until_s:
+        time.sleep(_LOOK_S)
     if both:
         what = f"{len(both)} of {_RACES} directories were made by both hosts on {pair.mount}"
         yield Finding("mkdir race", WRONG, what, "do not use this filesystem from several hosts")
-    elif there < _RACES:
-        what = f"{_RACES - there} of {_RACES} directories are missing on {pair.mount}; both hosts tried to make them"
+    elif missing:
+        what = f"{missing} of {_RACES} directories are missing on {pair.mount}; both hosts tried to make them"
         yield Finding("mkdir race", WRONG, what, "do not use this filesystem from several hosts")
     else:
         fewer, more = sorted((len(won), len(theirs)))
         neither = _RACES - fewer - more
         what = f"never did both hosts make one of {_RACES} directories ({fewer} and {more})"
         yield Finding("mkdir race", OK, f"{what}; {neither} appeared to both as made by the other" if neither else what)
+
+
+def _count_missing(base: Path) -> int:
+    return sum(not (base / str(number)).is_dir() for number in range(_RACES))
 
 
 def renames_and_appends(pair: Pair) -> Findings:

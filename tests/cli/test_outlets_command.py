@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from beds.slurm import SlurmBed
 from beds.sshd import SshBed
-from fleet import Fleet, fleet_at, shell
+from fleet import Fleet, fleet_at, shell, wait_until
 
 
 def rows(fleet: Fleet, *words: str, **environment: str) -> dict[str, dict[str, Any]]:
@@ -66,6 +66,8 @@ def test_partitions_of_a_cluster_and_what_is_in_flight(
         assert after["in_flight"] == 1
         fleet.run("cancel", "a")
         fleet.run("poll", **slurm.env)
+        # Also one that was just beginning.
+        wait_until(lambda: not slurm.run("squeue", "--noheader").stdout, "the job is gone")
         with slurm.without_controller():
             down = rows(fleet, "--timeout", "20", **slurm.env)["hpc"]
             assert down["reachable"] is False

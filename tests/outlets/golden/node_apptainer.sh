@@ -540,7 +540,7 @@ finish() {
     [[ -z ${work_users-} ]] || remove_work
     [[ -z ${juicefs_users-} ]] || unmount_juicefs
     [[ -z $private ]] || rm -rf -- "$private"
-    # The others were told as well, and have time to save.
+    # The others got the signal as well, and have time to save.
     if [[ -n $told_by && -n $status_by_file ]] && echo "$status" >"$dispatcher_directory/node.$rank.status"; then
         status=0
     fi

@@ -57,10 +57,8 @@ class Source:
     @cached_property
     def functions(self) -> set[str]:
         """Those that import something when they are called, and what may call them; empty where none does."""
-        if not any(found.function for found in self.imports):
-            return set()
-        late = {found.function for found in self.imports}
-        return (late | self.variables.keys() | self.attributes.keys()) - {""}
+        late = {found.function for found in self.imports} - {""}
+        return (late | self.variables.keys() | self.attributes.keys()) - {""} if late else set()
 
     @property
     def is_package(self) -> bool:

@@ -43,7 +43,7 @@ def mkdir_race(pair: Pair) -> Findings:
     # By name, a list of names may be older; and as long as this filesystem may show what was before.
     until_s = time.monotonic() + pair.mount.old_content_s
     while (missing := _count_missing(base)) and time.monotonic() < until_s:
-        time.sleep(_LOOK_S)
+        time.sleep(_PAUSE_S)
     if both:
         what = f"{len(both)} of {_RACES} directories were made by both hosts on {pair.mount}"
         yield Finding("mkdir race", WRONG, what, "do not use this filesystem from several hosts")

@@ -60,7 +60,7 @@ def test_two_hosts(ssh: SshBed, connect: Callable[..., Connection]) -> None:
     first, second = ask(h1, Hello()), ask(h2, Hello(directories={"base": "~/.dispatcher"}))
     assert (first.host, second.host) == ("h1", "h2")
     assert first.boot_id != second.boot_id
-    assert second.directories == {"base": "/root/.dispatcher"}
+    assert second.directories == {"base": ssh.ssh("h2", "echo ~/.dispatcher").stdout.strip()}
 
 
 def test_names_and_values_arrive_as_they_are(ssh: SshBed, connect: Callable[..., Connection]) -> None:

@@ -34,12 +34,13 @@ export SCOPE=yes
 exec "$@"
 """
 WRAPPER = b'echo "${SCOPE-no}" >"$DISPATCHER_ATTEMPT_DIR/exit.json"\n'
-DIRECTORY = "/home/nobody/work/1"
+USER = "nobody"
+DIRECTORY = f"/home/{USER}/work/1"
 
 
 @pytest.fixture
 def host(start_ssh: Callable[..., SshBed], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SshBed, Connection]]:
-    bed = start_ssh(["h1"], user="nobody")
+    bed = start_ssh(["h1"], user=USER)
     monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(bed.config))
     connection = Connection("h1", SshRoad("h1", "h1"))
     yield bed, connection

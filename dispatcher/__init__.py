@@ -34,11 +34,11 @@ once on every filesystem, even where locks do not exclude.
 
 An attempt lives in `run_state/jobs/<job_id>/<attempt>/`, the contract between dispatcher and job. Its `entry.json` is
 what the attempt runs with; nothing that happens later depends on the manifest. On a local GPU its wrapper, a bash
-script, leads a process group, and every process of the group inherits the liveness lock on the file `alive`. Any host
-can therefore ask whether the attempt is still running: the lock is free when no process is left. The wrapper first
-creates the file `taken`; a second wrapper of the same attempt finds it and exits without running anything. It passes
-TERM and INT on, enforces the time limit, stops when the file `superseded` appears, and writes `exit.json` last. So a
-dispatcher may die at any moment. Its jobs keep running; a dispatcher started under the same name continues with them,
+script, runs the job in a process group of its own, and every process inherits the liveness lock on the file `alive`.
+Any host can therefore ask whether the attempt is still running: the lock is free when no process is left. The wrapper
+first creates the file `taken`; a second wrapper of the same attempt finds it and exits without running anything. It
+passes TERM and INT on, enforces the time limit, stops when the file `superseded` appears, and writes `exit.json` last.
+So a dispatcher may die at any moment. Its jobs keep running; a dispatcher started under the same name continues with them,
 and until then any other one records how they ended. A free lock without `exit.json` means that the attempt was killed:
 it is lost, and the job is queued again after a pause that doubles until an attempt gets further.
 

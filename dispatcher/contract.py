@@ -30,6 +30,7 @@ __all__ = [
     "CODE_DIGEST",
     "CODE_FILE",
     "ENTRY_FILE",
+    "EXIT_COMPLETE",
     "EXIT_DONE",
     "EXIT_FILE",
     "EXIT_PREEMPTED",
@@ -86,6 +87,8 @@ CGROUP: Final = "DISPATCHER_CGROUP"
 
 EXIT_DONE: Final = 0
 EXIT_PREEMPTED: Final = 75
+# Complete, although the job was told to stop: after that, EXIT_DONE alone says only that it has left in good order.
+EXIT_COMPLETE: Final = 79
 
 ENTRY_FILE: Final = "entry.json"
 WRAPPER_FILE: Final = "job.sh"

@@ -45,6 +45,8 @@ ADVICE = {
     errno.ESTALE: "the file server no longer knows this file: is the mount still the same?",
 }
 
+# What comes back by itself, or with a person who looks after the storage and not after the host or the job.
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
 # The number of the error of what is no plain file.
 NO_PLAIN_FILE: Final = errno.EINVAL
 # More of a small file that a job writes is never read: it would be the memory of whoever looks.
@@ -66,7 +68,28 @@ def storage_error(
     where = f" ({error.filename})" if path is None and error.filename else ""
     failed = doing if path is None else f"{doing} {path}"
     cure = advice.get(error.errno or 0, "")
+    if error.errno == errno.ENOSPC and _has_no_inodes(path or error.filename):
+        cure = "no inodes are left on this disk, though there may be room: remove files"
     return StorageError(f"{failed}: {error.strerror or error}{where}" + (f"; {cure}" if cure else ""))
+
+
+def _has_no_inodes(path: Path | str | None) -> bool:
+    """Whether the disk of a path, which need not exist, can hold no more files whatever their size."""
+    for place in (os.fspath(path), os.path.dirname(path)) if path else ():
+        with contextlib.suppress(OSError):
+            found = os.statvfs(place)
+            return found.f_files > 0 and found.f_favail == 0
+    return False
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error, or what caused it, is of storage that has no room or does not answer at the moment."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _PASSING:
+            return True
+        cause = cause.__cause__
+    return False
 
 
 class storing:

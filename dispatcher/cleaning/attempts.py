@@ -153,7 +153,7 @@ class OldAttempts:
     def _last_success(self, job: str, numbers: Iterable[int]) -> int:
         for number in numbers:
             found = read_exit(self._layout.attempt(job, number).directory)
-            if isinstance(found, Ended) and found.exit_code == contract.EXIT_DONE:
+            if isinstance(found, Ended) and found.is_done:
                 return number
         return 0
 

@@ -12,6 +12,9 @@ from typing import Final, Protocol
 
 import msgspec
 
+from dispatcher import contract
+from dispatcher.base import files
+from dispatcher.errors import DispatcherError
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.node.setup import NodeSetup
 from dispatcher.provenance.origin import Origin
@@ -34,6 +37,8 @@ QUEUE_LIMIT: Final = "queue limit"
 GPU_IDLE: Final = "GPU idle"
 # Put back as it was: never submitted, or one of a pack whose time was over before it was begun.
 NOT_REACHED: Final = "not reached"
+
+_DONE: Final = (contract.EXIT_DONE, contract.EXIT_COMPLETE)
 
 # Where attempts keep their checkpoints that see this workspace: see OutletOffer.place.
 WORKSPACE: Final = "workspace"
@@ -235,10 +240,11 @@ class Ended(msgspec.Struct, frozen=True):
     the scheduler tells beyond the status (`time limit`, `preempted`, `superseded`, `cannot start`), empty when the
     status is all. `ended_at` is a journal time. `error` is the last error line, or what else is known of the end.
     `ran_s` is for how long it ran. `oom_killed`: the kernel killed a process of its host for lack of memory meanwhile.
-    `blames_host`: it could not be started, and not because of the entry. `told_by_signal`: the signal (`TERM`, `INT`)
-    with which someone else, such as a scheduler that preempts, told its wrapper to stop; empty when no one did, or
-    the dispatcher. `worker` is the machine whose status it is, of an attempt that ran on several; 0: the first one.
-    `begun_s` is when it began, in seconds since 1970 by the same clock as `ended_at`.
+    `blames_host`: it could not be started, and not because of the entry. `is_passing`: it could not be started for want
+    of something that comes back by itself (room on a disk, a file server): nobody is to blame. `told_by_signal`: the
+    signal (`TERM`, `INT`) with which someone else, such as a scheduler that preempts, or a person told its wrapper to
+    stop; empty when the wrapper knows the reason. `worker` is the machine whose status it is, of an attempt that ran on
+    several; 0: the first one. `begun_s` is when it began, in seconds since 1970 by the same clock as `ended_at`.
 
     `pod.outcome.classify` completes the reason and the error from the end of the log, adds `pod_stopped` (its
     dispatcher was told to stop), `step` and `checkpoint` (the last ones that it reported).
@@ -251,6 +257,7 @@ class Ended(msgspec.Struct, frozen=True):
     ran_s: float | None = None
     oom_killed: bool = False
     blames_host: bool = False
+    is_passing: bool = False
     by_scheduler: bool = False
     told_by_signal: str = ""
     worker: int = 0
@@ -258,6 +265,17 @@ class Ended(msgspec.Struct, frozen=True):
     pod_stopped: bool = False
     step: float | None = None
     checkpoint: float | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the command ran to its end, and not only until it was told to stop: see wrapper.read_exit."""
+        return self.exit_code in _DONE and not (self.exit_reason or self.told_by_signal)
+
+
+def cannot_start(error: DispatcherError) -> Ended:
+    """The end of an attempt that could not be prepared or started, and not because of its entry."""
+    passing = files.is_passing(error)
+    return Ended(None, CANNOT_START, error=str(error), blames_host=not passing, is_passing=passing)
 
 
 class Unknown(msgspec.Struct, frozen=True):

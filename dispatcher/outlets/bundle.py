@@ -22,7 +22,7 @@ from dispatcher.outlets.idle_times import node_interval_s
 from dispatcher.outlets.node.script import Facts, GpuWatch, NodeJob, private_files, render_node
 from dispatcher.outlets.node.setup import NodeSetup, code_file
 from dispatcher.outlets.origin import origin_of
-from dispatcher.outlets.wrapper import watch_interval_s
+from dispatcher.outlets.wrapper import DID_NOT_BEGIN, DOES_NOT_KNOW, watch_interval_s
 from dispatcher.templates.command import command_line, uses_script
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.templates.render import render_bootstrap
@@ -76,6 +76,9 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         "wrapper.sh.j2",
         {
             "root": os.fspath(copy or site.layout.root),
+            "workspace": os.fspath(site.layout.root),
+            "cannot_start_status": DID_NOT_BEGIN,
+            "lost_status": DOES_NOT_KNOW,
             "directory": os.fspath(paths.directory),
             "command": [*_launcher(paths, site, node), *command],
             "node": node is not None,

@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -15,12 +15,16 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
-from dispatcher.outlets.base import Ended, Unknown
+from dispatcher.outlets.base import CANNOT_START, Ended, Unknown
 from dispatcher.workspace import AttemptPaths
 
 # How often a wrapper checks whether its attempt was superseded.
 WATCH_S: Final = 30.0
 _LIMIT: Final = re.compile(rb"^(time_limit_s|grace_s)=([0-9]{1,12})$", re.M)
+# With which a wrapper ends that has no exit status of its job to pass on: it could not begin the job; it does not know
+# how the job ended, or has run none (a twin).
+DID_NOT_BEGIN: Final = 208
+DOES_NOT_KNOW: Final = 209
 # Far more than a wrapper writes.
 _LONGEST_EXIT: Final = 65536
 
@@ -47,7 +51,11 @@ def read_limits(paths: AttemptPaths, default: Limits) -> Limits:
 
 
 def read_exit(directory: Path) -> Ended | Unknown:
-    """How an attempt ended by its own account; call it only when nothing of the attempt is left."""
+    """How an attempt ended by its own account; call it only when nothing of the attempt is left.
+
+    Most scripts that are told to stop save and leave with 0. So after that 0 says only that the job has left in good
+    order; that it is complete, it proves by its result, or by EXIT_COMPLETE. Then nothing else is told of its end.
+    """
     path = directory / contract.EXIT_FILE
     try:
         # Without O_NONBLOCK, opening a named pipe in its place would block.
@@ -68,18 +76,41 @@ def read_exit(directory: Path) -> Ended | Unknown:
         return Ended(None)
     except OSError as error:
         return Unknown(f"{path}: {error.strerror}")
-    if not text.endswith("\n"):
-        # The wrapper was killed while it wrote.
-        return Ended(None)
     try:
-        status = json.loads(text)
-        reason, told_by = str(status.get("reason", "")), str(status.get("signal", ""))
-        code, worker = int(status["exit_code"]), int(status.get("worker", 0))
-        ended_at = str(status["ended_at"])
-        begun_s = _begun_s(ended_at, status.get("ran_s"))
-        return Ended(code, reason, ended_at, told_by_signal=told_by, worker=worker, begun_s=begun_s)
+        # Without the end of the line, the wrapper was killed while it wrote.
+        ended = _ended(json.loads(text)) if text.endswith("\n") else Ended(None)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Ended(None, "unreadable exit status")
+    was_told = ended.exit_reason or ended.told_by_signal
+    if ended.exit_code == contract.EXIT_COMPLETE or (
+        ended.exit_code == contract.EXIT_DONE and was_told and _has_result(directory)
+    ):
+        return msgspec.structs.replace(ended, exit_reason="", told_by_signal="")
+    return ended
+
+
+def _ended(status: dict[str, Any]) -> Ended:
+    """What the content of exit.json says; raises for what no wrapper writes."""
+    reason, told_by = str(status.get("reason", "")), str(status.get("signal", ""))
+    if status["exit_code"] is None and reason == CANNOT_START:
+        return did_not_begin(str(status.get("error", "")))
+    code, worker = int(status["exit_code"]), int(status.get("worker", 0))
+    ended_at = str(status["ended_at"])
+    begun_s = _begun_s(ended_at, status.get("ran_s"))
+    return Ended(code, reason, ended_at, told_by_signal=told_by, worker=worker, begun_s=begun_s)
+
+
+def _has_result(directory: Path) -> bool:
+    try:
+        found = os.stat(directory / contract.RESULT_FILE)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_size > 0
+
+
+def did_not_begin(why: str) -> Ended:
+    """The end of an attempt whose wrapper could not begin the job."""
+    return Ended(None, CANNOT_START, error=why or "its wrapper could not begin the job", is_passing=True)
 
 
 def _begun_s(ended_at: str, ran_s: object) -> float | None:

@@ -264,7 +264,7 @@ class _Attempts:
         ended = outlet.inspect([orphan])[orphan.key]
         if not isinstance(ended, Ended):
             return f"it is {record.state}; its pod {record.pod} is gone, any pod will record how it ends", record
-        if ended.exit_code == 0:
+        if ended.is_done:
             done = msgspec.structs.replace(record, state=State.DONE)
             return f"it is done; its pod {record.pod} is gone, so a start would record it", done
         how = "without an exit status" if ended.exit_code is None else f"with exit status {ended.exit_code}"

@@ -85,9 +85,7 @@ def is_suspicious(ended: Ended) -> bool:
 
 def judge(ended: Ended, paths: AttemptPaths) -> Ended:
     """Why an attempt ended, with the end of its log and how far it got where that matters."""
-    if ended.exit_code == contract.EXIT_DONE and not ended.by_scheduler:
-        return classify(ended, "")
-    if ended.exit_reason == CANNOT_START:
+    if ended.is_done or ended.exit_reason == CANNOT_START:
         return ended
     judged = classify(ended, read_log_end(paths.log_of(ended.worker)))
     if ended.worker and judged.exit_reason != PREEMPTED:
@@ -105,14 +103,12 @@ def judge(ended: Ended, paths: AttemptPaths) -> Ended:
 def classify(ended: Ended, log_end: str) -> Ended:
     """Completes the reason and the error from the exit status, what the wrapper tells and the end of the log."""
     code = ended.exit_code
-    if code == contract.EXIT_DONE and not ended.by_scheduler:
-        return msgspec.structs.replace(ended, exit_reason="", error=None)
-    if ended.exit_reason in NOT_COUNTED:
+    if ended.is_done or ended.exit_reason in NOT_COUNTED:
         return ended
+    # One that was told to stop by a signal, and left with 0, has saved and left as one does that leaves with 75.
+    has_left = code == contract.EXIT_PREEMPTED or (code == contract.EXIT_DONE and not ended.exit_reason)
     if ended.exit_reason == PREEMPTED or (
-        code == contract.EXIT_PREEMPTED
-        and ended.exit_reason not in (TIME_LIMIT, SETUP)
-        and not ended.exit_reason.startswith(GPU_IDLE)
+        has_left and ended.exit_reason not in (TIME_LIMIT, SETUP) and not ended.exit_reason.startswith(GPU_IDLE)
     ):
         # The wrapper writes it when its dispatcher was stopped; a job that is told by others uses the exit status.
         stopped = ended.exit_reason == PREEMPTED and not ended.by_scheduler
@@ -209,9 +205,9 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
         error=ended.error,
         desired=None,
     )
-    if record.desired is not None and not (ended.exit_code == 0 and record.desired is not State.QUEUED):
+    if record.desired is not None and not (ended.is_done and record.desired is not State.QUEUED):
         return _stopped(record.desired, finished)
-    if ended.exit_code == 0 and not ended.exit_reason:
+    if ended.is_done:
         unset = Change(
             retries=None,
             requeues=None,
@@ -224,7 +220,8 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
         return Event.DONE, finished | unset | Change(state=State.DONE)
     reason = ended.exit_reason or "unknown"
     goes_back = _goes_back(ended, policy)
-    if ended.pod_stopped or ended.exit_reason in NOT_COUNTED or (goes_back and record.requeues < policy.max_requeues):
+    is_counted = not (ended.pod_stopped or ended.is_passing or ended.exit_reason in NOT_COUNTED)
+    if not is_counted or (goes_back and record.requeues < policy.max_requeues):
         change = FRESH_START | _requeued(ended, record, policy, now_s) | Change(state=State.QUEUED)
         return Event.AUTO_REQUEUED, change
     if is_retried(reason, policy, record.retries):
@@ -257,7 +254,7 @@ def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Cha
         outlet=record.outlet,
         snapshot=record.snapshot,
     )
-    if ended.pod_stopped or ended.exit_reason in NOT_COUNTED:
+    if ended.pod_stopped or ended.is_passing or ended.exit_reason in NOT_COUNTED:
         again = Change(backoff=record.backoff or None, requeues=record.requeues or None)
         # From then on other pods may take what waited too long in this one's queue.
         finished_at = now_text(now_s) if ended.exit_reason == QUEUE_LIMIT else None

@@ -10,7 +10,6 @@ import msgspec
 
 from dispatcher.base.host import host_name
 from dispatcher.config import Config
-from dispatcher.contract import EXIT_DONE
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
@@ -93,7 +92,7 @@ class Recorder:
         self.failures += event is Event.FAILED
         state = str(change.state)
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
-        if ended.error and ended.exit_code != EXIT_DONE:
+        if ended.error and not ended.is_done:
             detail += f": {ended.error}"
         if event is Event.STOPPED and ended.exit_reason == LOST:
             # That nobody saw it end is no fault where it was to end.

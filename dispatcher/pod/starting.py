@@ -11,7 +11,7 @@ from dispatcher.config import Config
 from dispatcher.errors import CodeError, DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment
-from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet, Request
+from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet, Request, cannot_start
 from dispatcher.outlets.bundle import deliver, entry_bundle, render
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.env_file import refuse_env_file
@@ -96,8 +96,8 @@ class Starter:
             return render(self._config, assigned, outlet.site(choice.slot))
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a workspace that cannot be read is not.
-            blames_host = isinstance(error, (StorageError, OutletError, CodeError))
-            attempt.ended = Ended(None, CANNOT_START, error=str(error), blames_host=blames_host)
+            is_entrys = not isinstance(error, (StorageError, OutletError, CodeError))
+            attempt.ended = Ended(None, CANNOT_START, error=str(error)) if is_entrys else cannot_start(error)
         with contextlib.suppress(StorageError):
             # What the attempt would have run with is shown all the same.
             deliver(entry_bundle(assigned), self._config.layout)

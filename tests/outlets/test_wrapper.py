@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -18,7 +19,8 @@ from trials import KEY, Trial
 
 from dispatcher import contract
 from dispatcher.base.times import parse_time
-from dispatcher.outlets.base import Ended, Slot
+from dispatcher.outlets.base import CANNOT_START, Ended, Running, Slot
+from dispatcher.outlets.wrapper import DID_NOT_BEGIN, DOES_NOT_KNOW
 from dispatcher.run_state import liveness
 
 DEAF = "trap '' TERM INT; echo ready; while :; do sleep 0.05; done"
@@ -278,7 +280,30 @@ def test_a_killed_subshell_takes_the_job_with_it(trial):
     one = trial("echo ready; sleep 60").start().says("ready")
     (subshell,) = children(one.pid)
     os.kill(subshell, signal.SIGKILL)
-    assert one.end() == Ended(None, error="signal 9 killed its wrapper")
+    assert one.end() == Ended(None, error="what passes on its exit status was killed")
+
+
+@pytest.mark.parametrize("setup", ["", "true"])
+def test_a_job_that_kills_its_process_group_ends_by_that_signal(trial, setup):
+    """As inference engines do when they fail: the wrapper is no member of the group."""
+    one = trial("sleep 60 & echo ready; kill -KILL 0", setup=setup).start()
+    assert one.end().exit_code == 137
+    assert one.exit["exit_code"] == 137
+
+
+def test_a_suspended_job_has_not_ended_and_hears_that_it_is_to_stop(trial):
+    one = trial("trap 'echo saved; exit 9' TERM; echo ready; kill -STOP $$; sleep 60").start().says("ready")
+    wait_until(lambda: any(state(pid) == "T" for pid in one.tree()), "it is suspended")
+    assert isinstance(one.status(), Running)
+    one.send(signal.SIGTERM)
+    assert one.end().exit_code == 9
+    assert one.output == "ready\nsaved\n"
+
+
+def state(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
 
 
 def test_a_stray_of_the_same_group_ends_with_the_job(trial):
@@ -339,7 +364,7 @@ def commands(pids: list[int]) -> list[bytes]:
 def test_no_second_process_under_one_life_sign(trial):
     one = trial("echo ready; sleep 60").start().says("ready")
     refused = one.by_hand()
-    assert refused.returncode == 1
+    assert refused.returncode == DOES_NOT_KNOW
     assert "running already" in refused.stderr
     assert one.output == "ready\n"
     one.send(signal.SIGTERM)
@@ -385,7 +410,9 @@ def test_no_room_and_a_job_that_does_not_hear(trial, small_disk):
     one = trial(script, root=small_disk, grace_s=1.0).start()
     wait_until(lambda: one.running("sleep"), "the job has filled the disk")
     one.send(signal.SIGTERM)
-    assert one.end() == Ended(None, error="signal 9 killed its wrapper")
+    wait_until(lambda: not one.running("cat") and one.running("sleep") == 1, "only the wrapper waits, for room")
+    (small_disk / "filler").unlink()
+    assert one.end().exit_code == 137
 
 
 def test_by_hand_a_job_that_does_not_hear_is_killed_too(trial):
@@ -417,6 +444,89 @@ def test_a_job_that_takes_away_the_right_to_write_its_exit_status(trial, spoil):
         assert one.exit["exit_code"] == 5
 
 
+WAITS = "echo ready; until [ -e {go} ]; do sleep 0.02; done; exit 7"
+
+
+def test_a_workspace_that_goes_away_while_a_job_ends_gets_its_exit_status_when_it_is_back(trial, tmp_path):
+    """That its directory is missing is believed only where the workspace can be read."""
+    go = tmp_path / "go"
+    one = trial(WAITS.format(go=go), root=tmp_path / "w").start().says("ready")
+    away = one.root.rename(tmp_path / "away")
+    go.touch()
+    wait_until(lambda: b"sleep\x002\x00" in commands(one.tree()), "the job has ended, the wrapper waits")
+    assert liveness.is_held(away / one.paths.alive.relative_to(one.root)) is True
+    away.rename(one.root)
+    assert one.end().exit_code == 7
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root is needed to become somebody whom permissions keep out")
+def test_a_directory_that_cannot_be_reached_while_a_job_ends_gets_its_exit_status_later(trial):
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        one = trial(WAITS.format(go=f"{folder}/go"), root=Path(folder) / "w")
+        subprocess.run(["chown", "-R", "65534", folder], check=True)
+        wrapper = ["bash", os.fspath(one.paths.wrapper)]
+        process = subprocess.Popen(wrapper, user=65534, group=65534, extra_groups=[])
+        one.says("ready")
+        jobs = one.paths.directory.parent.parent
+        jobs.chmod(0)
+        (Path(folder) / "go").touch()
+        wait_until(lambda: b"sleep\x002\x00" in commands(one.tree()), "the job has ended, the wrapper waits")
+        jobs.chmod(0o755)
+        assert process.wait(60) == 7
+        assert one.exit["exit_code"] == 7
+
+
+def test_a_job_that_removes_its_own_attempt_leaves_no_wrapper(trial):
+    one = trial('rm -r "$DISPATCHER_ATTEMPT_DIR"; exit 5').start()
+    assert one.end() == Ended(None, error="its wrapper ended with status 5")
+
+
+@pytest.mark.parametrize("put", ["mkdir {0}", "ln -s /absent/x {0}", "ln -s /dev/full/x {0}"])
+def test_a_job_whose_log_cannot_be_opened_does_not_begin(trial, put):
+    one = trial("echo ran >>ran; exit 0")
+    subprocess.run(["bash", "-c", put.format(shlex.quote(str(one.paths.log)))], check=True)
+    ended = one.start().end()
+    assert (ended.exit_code, ended.exit_reason, ended.is_passing) == (None, CANNOT_START, True)
+    assert "output.log cannot be opened: " in ended.error
+    assert not (one.root / "ran").exists()
+
+
+def test_a_job_that_finds_no_inode_for_its_log_does_not_begin_and_says_so(trial, small_disk):
+    one = trial("true", root=small_disk)
+    # The liveness lock needs one.
+    with contextlib.suppress(OSError):
+        for number in range(10_000):
+            (small_disk / f"filler{number}").touch()
+    (small_disk / "filler0").unlink()
+    ended = one.start().end()
+    assert (ended.exit_code, ended.exit_reason, ended.is_passing) == (None, CANNOT_START, True)
+    assert "no inodes are left" in ended.error
+
+
+def test_a_workspace_that_cannot_be_entered_begins_no_job(trial, tmp_path):
+    one = trial("true", root=tmp_path / "w")
+    text = one.paths.wrapper.read_text()
+    one.paths.wrapper.write_text(text.replace(f"cd -- {tmp_path}/w", f"cd -- {tmp_path}/gone"))
+    assert one.by_hand().returncode == DID_NOT_BEGIN
+    assert one.exit["exit_code"] is None
+    assert "No such file or directory" in one.exit["error"]
+
+
+@pytest.mark.parametrize(
+    ("script", "is_done"),
+    [
+        ("exit 0", False),
+        ('echo "{}" >"$DISPATCHER_ATTEMPT_DIR/result.json"; exit 0', True),
+        (f"exit {contract.EXIT_COMPLETE}", True),
+    ],
+)
+def test_what_was_told_to_stop_is_done_when_it_proves_that(trial, script, is_done):
+    one = trial(f"trap '{script}' TERM; echo ready; while :; do sleep 0.05; done").start().says("ready")
+    one.send(signal.SIGTERM)
+    assert one.end().is_done is is_done
+
+
 def test_a_host_without_dev_fd(trial, without_dev_fd):
     one = trial("read -t 1 || echo no input; exit 6")
     done = subprocess.run([*without_dev_fd, "bash", os.fspath(one.paths.wrapper)], timeout=60, check=False)
@@ -443,7 +553,7 @@ def test_of_two_wrappers_that_start_at_once_one_runs(trial, tmp_path):
         one = trial("echo ran; exit 3", root=tmp_path / f"{number}'; echo foo")
         wrappers = [start_wrapper(one), start_wrapper(one)]
         errors = [wrapper.communicate(timeout=60)[1] for wrapper in wrappers]
-        assert sorted(wrapper.returncode for wrapper in wrappers) == [1, 3]
+        assert sorted(wrapper.returncode for wrapper in wrappers) == [3, DOES_NOT_KNOW]
         assert one.output == "ran\n"
         assert one.exit["exit_code"] == 3
         winner = next(wrapper for wrapper in wrappers if wrapper.returncode == 3)
@@ -456,12 +566,12 @@ def test_a_twin_that_starts_later_runs_nothing(trial):
     one = trial("echo ready; until [ -e go ]; do sleep 0.02; done; exit 5")
     first = start_wrapper(one)
     one.says("ready")
-    assert start_wrapper(one).wait(60) == 1
+    assert start_wrapper(one).wait(60) == DOES_NOT_KNOW
     assert not one.paths.exit.exists()
     (one.root / "go").touch()
     assert first.wait(60) == 5
     written = one.paths.exit.read_text()
-    assert start_wrapper(one).wait(60) == 1
+    assert start_wrapper(one).wait(60) == DOES_NOT_KNOW
     assert (one.paths.exit.read_text(), one.output) == (written, "ready\n")
 
 
@@ -490,7 +600,7 @@ def test_an_attempt_that_cannot_be_taken_runs(trial):
 def test_what_a_person_has_run_by_hand_is_not_started_again(trial):
     one = trial("echo ran; exit 3")
     assert one.by_hand().returncode == 3
-    assert start_wrapper(one).wait(60) == 1
+    assert start_wrapper(one).wait(60) == DOES_NOT_KNOW
     assert one.by_hand().returncode == 3
     assert one.output == "ran\nran\n"
 

@@ -75,7 +75,7 @@ def pods_say(fleet: Fleet, word: str) -> str:
 def test_jobs_that_somebody_kills_pause_no_host(fleet: Fleet) -> None:
     """Between those that are killed outright, others tell how they ended."""
     fleet.write_config("methods: {m: {backoff: 0.1s, on_lost: fail}}\n")
-    killed, well = "kill -9 0", "exit 1"
+    killed, well = "kill -9 $PPID", "exit 1"
     jobs = [shell(f"job_{n}", well if n % 4 == 3 else killed) for n in range(12)]
     fleet.write_manifest(jobs)
     pod = fleet.run_all()
@@ -86,7 +86,7 @@ def test_jobs_that_somebody_kills_pause_no_host(fleet: Fleet) -> None:
 
 def test_the_same_job_again_and_again_pauses_no_host(fleet: Fleet) -> None:
     fleet.write_config("max_requeues: 8\nmethods: {m: {backoff: 0.01s}}\n")
-    fleet.write_manifest([shell("a", "kill -9 0"), shell("b", "kill -9 0")])
+    fleet.write_manifest([shell("a", "kill -9 $PPID"), shell("b", "kill -9 $PPID")])
     pod = fleet.run_all()
     assert {record.reason for record in fleet.records().values()} == {"lost 9 times"}
     assert "is paused" not in pod.said

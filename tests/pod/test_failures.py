@@ -52,7 +52,10 @@ def test_reasons_in_a_real_run(fleet: Fleet) -> None:
     ("ended", "log", "expected"),
     [
         (Ended(0), "RESOURCE_EXHAUSTED", ""),
-        (Ended(0, "time limit"), "", ""),
+        # It was told to stop, and has left in good order: that is not the end of the work.
+        (Ended(0, "time limit"), "", "time limit"),
+        (Ended(0, told_by_signal="TERM"), "", "preempted"),
+        (Ended(79), "", ""),
         (Ended(1), "", "exit 1"),
         (Ended(75), "", "preempted"),
         (Ended(143, "preempted"), "", "preempted"),
@@ -166,7 +169,7 @@ def test_an_attempt_that_cannot_be_made_says_why_and_holds_nobody_up(fleet: Flee
 def test_a_job_that_puts_a_directory_in_the_place_of_its_exit_status_holds_no_slot(fleet: Fleet) -> None:
     fleet.write_config("methods: {m: {on_lost: fail}}\n")
     spoil = 'mkdir "$DISPATCHER_ATTEMPT_DIR/exit.json"; '
-    fleet.write_manifest([shell("a", spoil + "exit 6"), shell("b", spoil + "kill -9 0"), shell("c", "true")])
+    fleet.write_manifest([shell("a", spoil + "exit 6"), shell("b", spoil + "kill -9 $PPID"), shell("c", "true")])
     assert fleet.run_all().end() == 1
     records = fleet.records()
     assert {job: record.reason for job, record in records.items()} == {"a": "exit 6", "b": "lost", "c": None}

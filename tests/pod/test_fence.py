@@ -138,7 +138,7 @@ def test_more_blocked_jobs_than_one_transaction_looks_at(fleet: Fleet) -> None:
 def test_an_attempt_that_was_killed_is_over_for_other_pods_too(fleet: Fleet) -> None:
     """It left no exit status, and the pod that made its directory runs on."""
     fleet.write_config("max_requeues: 0\n")
-    fleet.write_manifest([shell("a", "kill -9 0", lr=1)])
+    fleet.write_manifest([shell("a", "kill -9 $PPID", lr=1)])
     first = fleet.start("first", "--where", "lr=1")
     fleet.wait_for("a", "failed")
     fleet.write_manifest([shell("a", "true", lr=2)])

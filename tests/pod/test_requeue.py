@@ -138,7 +138,7 @@ def test_what_becomes_of_lost_and_preempted_attempts(ending: Ended, policy: Poli
 
 def test_each_method_says_what_becomes_of_its_jobs(fleet: Fleet) -> None:
     fleet.write_config("methods: {strict: {on_lost: fail, on_preempted: fail}, m: {backoff: 0.1s}}\n")
-    killed, left = "[ $DISPATCHER_ATTEMPT = 2 ] || kill -9 0", "[ $DISPATCHER_ATTEMPT = 2 ] || exit 75"
+    killed, left = "[ $DISPATCHER_ATTEMPT = 2 ] || kill -9 $PPID", "[ $DISPATCHER_ATTEMPT = 2 ] || exit 75"
     jobs = [shell(f"{m}_{n}", script, method=m) for m in ("strict", "m") for n, script in (("k", killed), ("p", left))]
     fleet.write_manifest(jobs)
     assert fleet.run_all().end() == 1

@@ -98,7 +98,7 @@ def test_an_attempt_that_was_killed_with_its_dispatcher_is_lost(fleet: Fleet) ->
 
 def test_lost_attempts_use_no_retries_up_to_a_cap(fleet: Fleet) -> None:
     fleet.write_config("max_requeues: 2\nmethods: {m: {retries: 5, retry_on: [exit], backoff: 0.1s}}\n")
-    fleet.write_manifest([shell("a", "echo begun; kill -9 0")])
+    fleet.write_manifest([shell("a", "echo begun; kill -9 $PPID")])
     fleet.run_all()
     record = fleet.record("a")
     assert (record.state, record.attempt, record.retries) == ("failed", 3, 0)

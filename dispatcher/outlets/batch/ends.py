@@ -11,6 +11,7 @@ import msgspec
 
 from dispatcher.outlets.base import CANCELLED, CANNOT_START, LOST, NOT_REACHED, PREEMPTED, Ended
 from dispatcher.outlets.batch.scheduler import JobState, Phase
+from dispatcher.outlets.wrapper import DID_NOT_BEGIN, DOES_NOT_KNOW, did_not_begin
 
 
 def needs_detail(own: Ended) -> bool:
@@ -30,6 +31,10 @@ def end_of(
         return _explained(own, told)
     if told is None or told.phase is not Phase.ENDED:
         return None
+    if told.exit_code == DID_NOT_BEGIN:
+        return did_not_begin(tail)
+    if told.exit_code == DOES_NOT_KNOW:
+        told = msgspec.structs.replace(told, exit_code=None)
     error = "; ".join(filter(None, (told.why, tail))) or own.error
     reason = PREEMPTED if told.was_preempted else told.reason
     if is_packed and not has_begun and reason not in ("", PREEMPTED, CANCELLED, CANNOT_START):

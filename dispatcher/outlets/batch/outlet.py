@@ -17,7 +17,6 @@ from dispatcher.base.messages import counted
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import AnyHost
 from dispatcher.outlets.base import (
-    CANNOT_START,
     NOT_REACHED,
     PREEMPTED,
     Bundle,
@@ -31,6 +30,7 @@ from dispatcher.outlets.base import (
     Slot,
     Status,
     Unknown,
+    cannot_start,
 )
 from dispatcher.outlets.batch.capacity import Submissions
 from dispatcher.outlets.batch.coding import Coding
@@ -409,7 +409,7 @@ class BatchOutlet:
     def _cannot_be_found(self, key: Key, error: StorageError | OutletError) -> None:
         """It may have been submitted by an earlier dispatcher, under a name that cannot be read."""
         one = self._tracked[key] = Tracked(key, "", 0, "", self._preparer.paths(key))
-        one.end(Ended(None, CANNOT_START, error=str(error), blames_host=True))
+        one.end(cannot_start(error))
         self._unfenced.append(key)
 
     def _cannot_start(self, key: Key, ended: Ended) -> None:

@@ -15,7 +15,7 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import Host
-from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
+from dispatcher.outlets.base import Bundle, Key, cannot_start
 from dispatcher.outlets.batch.grouping import jobs_of
 from dispatcher.outlets.batch.identity import (
     SubmissionFile,
@@ -121,7 +121,7 @@ class Preparer:
             try:
                 deliveries += self._write(one, bundle)
             except (StorageError, OutletError) as error:
-                one.end(Ended(None, CANNOT_START, error=str(error), blames_host=True))
+                one.end(cannot_start(error))
         return submission, attempts, deliveries
 
     def add_code(self, one: Tracked, content: bytes, label: str) -> list[Operation]:

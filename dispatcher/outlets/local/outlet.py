@@ -16,7 +16,6 @@ from dispatcher.base.host import host_name
 from dispatcher.base.messages import counted, first_names
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.outlets.base import (
-    CANNOT_START,
     TIME_LIMIT,
     Bundle,
     Ended,
@@ -29,6 +28,7 @@ from dispatcher.outlets.base import (
     Site,
     Slot,
     Status,
+    cannot_start,
 )
 from dispatcher.outlets.bundle import deliver
 from dispatcher.outlets.context import PodContext
@@ -216,8 +216,7 @@ class LocalOutlet:
                 # A second wrapper would end as a twin, and the first one would count as a stray of it.
                 pid = processes.first_of(self._paths(bundle.key).directory)
         except (StorageError, OutletError) as error:
-            ended = Ended(None, CANNOT_START, error=str(error), blames_host=True)
-            self._ended[bundle.key] = Report(ended)
+            self._ended[bundle.key] = Report(cannot_start(error))
             self._cgroups.remove(bundle.key)
             return
         tree = Tree(bundle.key, self._paths(bundle.key), pid, bundle.slot, child)

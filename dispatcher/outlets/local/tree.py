@@ -11,11 +11,13 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.base.host import host_name
-from dispatcher.outlets.base import Ended, Key, Placement, Running, Slot, Status
+from dispatcher.errors import StorageError
+from dispatcher.outlets.base import CANNOT_START, Ended, Key, Placement, Running, Slot, Status
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.reaping import orphans
-from dispatcher.outlets.wrapper import Limits, read_exit
+from dispatcher.outlets.wrapper import DID_NOT_BEGIN, DOES_NOT_KNOW, Limits, did_not_begin, read_exit
 from dispatcher.workspace import AttemptPaths
 
 # The wrapper keeps its limits itself. This much later its dispatcher checks whether it can.
@@ -110,11 +112,14 @@ class Tree:
             self.pidfd = -1
 
     def _judged(self, ended: Status) -> Status:
-        if not isinstance(ended, Ended) or ended.exit_code is not None:
+        if not isinstance(ended, Ended) or ended.exit_code is not None or ended.exit_reason == CANNOT_START:
             return ended
         if self._killed:
             # What its wrapper would have written.
             return Ended(_KILLED, self.stop_reason or "")
+        if self.popen is not None and self.popen.returncode == DID_NOT_BEGIN:
+            # Where nothing can be written, it could not say why.
+            return did_not_begin(_why_no_log(self.paths))
         if self.popen is not None:
             return msgspec.structs.replace(ended, error=_how_wrapper_ended(self.popen.returncode))
         return ended
@@ -158,7 +163,18 @@ class Tree:
             processes.send(pid, number)
 
 
+def _why_no_log(paths: AttemptPaths) -> str:
+    try:
+        with files.storing("opening the log", paths.log):
+            os.close(os.open(paths.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666))
+    except StorageError as error:
+        return str(error)
+    return f"{paths.log}: the log could not be opened"
+
+
 def _how_wrapper_ended(status: int) -> str:
+    if status == DOES_NOT_KNOW:
+        return "what passes on its exit status was killed"
     return f"signal {-status} killed its wrapper" if status < 0 else f"its wrapper ended with status {status}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from dispatcher.base.times import parse_time
-from dispatcher.contract import EXIT_DONE, EXIT_PREEMPTED
+from dispatcher.contract import EXIT_PREEMPTED
 from dispatcher.errors import StorageError
 from dispatcher.outlets.base import PREEMPTED, SUPERSEDED, Ended
 from dispatcher.outlets.kinds import DEFAULT
@@ -59,4 +59,4 @@ def _kind(status: Ended) -> Kind:
         return Kind.SUPERSEDED
     if status.exit_reason == PREEMPTED or status.exit_code == EXIT_PREEMPTED:
         return Kind.PREEMPTED
-    return Kind.USEFUL if status.exit_code == EXIT_DONE and not status.exit_reason else Kind.FAILED
+    return Kind.USEFUL if status.is_done else Kind.FAILED

@@ -38,9 +38,12 @@ script, runs the job in a process group of its own, and every process inherits t
 Any host can therefore ask whether the attempt is still running: the lock is free when no process is left. The wrapper
 first creates the file `taken`; a second wrapper of the same attempt finds it and exits without running anything. It
 passes TERM and INT on, enforces the time limit, stops when the file `superseded` appears, and writes `exit.json` last.
-So a dispatcher may die at any moment. Its jobs keep running; a dispatcher started under the same name continues with them,
-and until then any other one records how they ended. A free lock without `exit.json` means that the attempt was killed:
-it is lost, and the job is queued again after a pause that doubles until an attempt gets further.
+So a dispatcher may die at any moment. Its jobs keep running; a dispatcher started under the same name continues with
+them, and until then any other one records how they ended. A free lock without `exit.json` means that the attempt was
+killed: it is lost, and the job is queued again after a pause that doubles until an attempt gets further.
+
+What an end tells of (result, exit status, log) is synced before the end is recorded: `done` outlives a power cut only
+together with its result.
 
 A configured host (a machine behind ssh, SLURM, PBS) is an outlet whose slots are submissions in flight. The claim is
 journalled as `submitted`, and the attempt's directory gets `submission.json` with the name that the scheduler will know

@@ -23,8 +23,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-# The shell stays until the job has ended; the job itself leads a process group.
+# The shell stays until the job has ended; the job itself leads a session.
 RUN = 'setsid bash "$1" & echo $! >"$2.pid"; wait $!; echo $? >"$2.exit"'
+
+
+def kill_session(leader: int) -> None:
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
 
 
 def refuse(why: str) -> NoReturn:
@@ -102,7 +109,7 @@ class Queue:
                 self.put(number, {**job, "state": "CANCELLED"})
             elif pid is not None and self.state(number, job) == "RUNNING":
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(pid, signal.SIGKILL) if force else os.kill(pid, signal.SIGTERM)
+                    kill_session(pid) if force else os.kill(pid, signal.SIGTERM)
 
 
 def main() -> None:

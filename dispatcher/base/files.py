@@ -371,6 +371,22 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def sync_files(directory: Path) -> None:
+    """Make the plain files in a directory durable, with their names; not what is below. What is gone needs nothing."""
+    with contextlib.suppress(FileNotFoundError):
+        with os.scandir(directory) as found:
+            paths = [entry.path for entry in found if entry.is_file(follow_symlinks=False)]
+        for path in paths:
+            # What this user may not read is not ours.
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+        sync_directory(directory)
+
+
 def write_new(path: Path | str, data: bytes, mode: int = 0o666) -> None:
     """Write a file whose readers wait for its writer, without rename or fsync."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)

@@ -19,6 +19,7 @@ from dispatcher.pod.adding import Adding
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
 from dispatcher.pod.code_copies import CodeCopies
+from dispatcher.pod.ends_on_disk import EndsOnDisk
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.gpu_idle import IdleGpus
 from dispatcher.pod.offers import published
@@ -45,6 +46,8 @@ from dispatcher.run_state.store import Store, Transaction
 _PLACEMENT_DELAY_S: Final = 0.02
 # How long the end of a pod waits for the records of what its last attempts ran from.
 _LAST_RECORDS_S: Final = 3.0
+# How long nothing is claimed after an attempt that could not be started because of the storage.
+_STORAGE_PAUSE_S: Final = 2.0
 # How often a pod that starts tries its first transaction where the lock is lost on the way.
 _START_TRIES: Final = 3
 
@@ -92,6 +95,9 @@ class Reconciler:
         self._tally = Tally()
         self._adding = Adding(options, outlets, self._backlog)
         self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, self._backlog.note_failure, log)
+        self._on_disk = EndsOnDisk(config.layout, log)
+        # After an attempt that could not be started because of the storage.
+        self._claims_from_s = 0.0
         self._recovery = Recovery(
             config.layout, options.pod, outlets, observer, outlets.for_orphans, outlets.name_for_orphan
         )
@@ -139,8 +145,8 @@ class Reconciler:
         # New jobs are claimed at once or not at all: a pod that drains queues none.
         adding = bool(self._adding) and claiming
         self._claimer.is_incomplete = False
-        ended = self._attempts.collect()
-        found: list[Found] = []
+        ended = self._on_disk.own(self._attempts.collect())
+        found = self._on_disk.found()
         changed = poll_is_due or self._something_changed or backlog.has_unread
         if changed:
             self._something_changed = False
@@ -151,11 +157,15 @@ class Reconciler:
             backlog.follow_copies()
             backlog.read_attempt_entries()
         if poll_is_due:
-            found = self._recovery.find(backlog.in_flight_elsewhere())
+            found = self._on_disk.found(self._recovery.find(backlog.in_flight_elsewhere()))
             self._take_back_late()
         self._carry_out_desired(poll_is_due=poll_is_due)
         self._stop_idle()
         self._attempts.release(ended)
+        if any(one.ended is not None and one.ended.is_passing for one in ended):
+            # The storage has no room or does not answer: the next job would not start either.
+            self._claims_from_s = time.monotonic() + _STORAGE_PAUSE_S
+        claiming = claiming and time.monotonic() >= self._claims_from_s
         if adding and self._adding.must_wait():
             return 0
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
@@ -201,6 +211,7 @@ class Reconciler:
     def close(self) -> None:
         """Record what the last attempts ran from, and end what is under way beside the attempts."""
         self._copies.close()
+        self._on_disk.close()
         self._collector.close(_LAST_RECORDS_S)
 
     def note_change(self) -> None:
@@ -237,7 +248,7 @@ class Reconciler:
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when an attempt has news."""
-        return [*self._attempts.wait_fds(), *self._copies.wait_fds()]
+        return [*self._attempts.wait_fds(), *self._copies.wait_fds(), *self._on_disk.wait_fds()]
 
     def wants_changes(self, *, claiming: bool) -> bool:
         """Whether a change of a watched file matters now: attempts can be stopped, and free slots filled."""
@@ -245,13 +256,17 @@ class Reconciler:
 
     def due_in_s(self, *, claiming: bool) -> float | None:
         """Seconds until `reconcile` is due although nothing has happened; None when never."""
-        if any(attempt.ended is not None for attempt in self._attempts):
+        if self._on_disk.has_news or any(
+            one.ended is not None and not self._on_disk.holds(one.key) for one in self._attempts
+        ):
             return 0.0
-        waits = [self._status_problem.due_in_s(), self._attempts.due_in_s()]
+        waits = [self._status_problem.due_in_s(), self._attempts.due_in_s(), self._on_disk.due_in_s()]
         if self._attempts.unrecorded():
             waits.append(_PLACEMENT_DELAY_S)
         if claiming:
             waits += [self._retry_in_s(), self._room_in_s(), self._copies.due_in_s()]
+            if self._backlog.has_ready() and self._claims_from_s > time.monotonic():
+                waits.append(self._claims_from_s - time.monotonic())
             waits.append(self._backlog.attempt_entries_due_in_s())
         return min((max(0.0, wait_s) for wait_s in waits if wait_s is not None), default=None)
 
@@ -270,7 +285,7 @@ class Reconciler:
 
     def is_up_to_date(self) -> bool:
         """Whether each attempt was accepted or refused, and no outlet has anything under way that could be news."""
-        if self._adding or self._claimer.is_incomplete or self._copies.is_busy:
+        if self._adding or self._claimer.is_incomplete or self._copies.is_busy or self._on_disk.is_busy:
             return False
         if any(one.ended or not one.is_answered for one in self._attempts):
             return False
@@ -400,6 +415,7 @@ class Reconciler:
         for attempt in attempts:
             attempt.mark_recorded()
         self._attempts.drop(ended)
+        self._on_disk.commit(ended, found)
         for line in filter(None, lines):
             self._log(line)
         self._starter.start(claims)

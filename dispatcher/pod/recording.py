@@ -94,8 +94,8 @@ class Recorder:
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
         if ended.error and not ended.is_done:
             detail += f": {ended.error}"
-        if event is Event.STOPPED and ended.exit_reason == LOST:
-            # That nobody saw it end is no fault where it was to end.
+        if event is Event.STOPPED and ended.exit_reason in (LOST, PREEMPTED):
+            # That it has left as a preempted one does, or that nobody saw it end, is no news where it was to end.
             detail = f": {outcome.STOPPED}"
         what = _LOGGED.get(event) or (event if event == state else f"{event} ({state})")
         return f"{what} {job} (attempt {number}){detail}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fleet import wait_until
+from sessions import kill_session
 from trials import KEY, Trial, local_outlet
 
 from dispatcher.base.host import host_name
@@ -126,7 +127,7 @@ def test_strays_of_an_adopted_one_are_stopped(trial):
     one = trial("setsid sleep 600 & " + LONG).start().says("ready")
     wait_until(lambda: one.running("sleep") == 2, "both sleep")
     pid = one.pid
-    os.killpg(pid, signal.SIGKILL)
+    kill_session(pid)
     later = local_outlet(one.config)
     assert KEY in later.adopt({KEY: Placement(pid=pid)})
     wait_until(lambda: isinstance(later.poll([KEY])[KEY].status, Ended), "the stray is stopped")
@@ -137,7 +138,7 @@ def test_strays_of_a_dead_dispatchers_attempt_are_stopped(trial):
     one = trial("setsid sleep 600 & " + LONG).start().says("ready")
     wait_until(lambda: one.running("sleep") == 2, "both sleep")
     pid = one.pid
-    os.killpg(pid, signal.SIGKILL)
+    kill_session(pid)
     assert recovered(one, pid=pid).exit_code is None
     assert one.tree() == []
     assert one.paths.superseded.exists()

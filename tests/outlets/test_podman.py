@@ -18,6 +18,7 @@ from fleet import wait_until
 from hostile_words import HOSTILE_WORDS
 from node_trials import archive_of
 from podman_here import IMAGE, PODMAN
+from sessions import kill_session
 
 from dispatcher.hosts.types import Container
 from dispatcher.outlets.local import processes
@@ -241,7 +242,7 @@ def test_a_command_that_does_not_hear_is_killed_with_its_container(locally, podm
 def test_a_killed_attempt_ends_with_its_container(locally, podman):
     """It is no child of the wrapper: no end is reported while it runs."""
     one = locally("echo ready; while :; do sleep 0.05; done").start().says("ready")
-    os.killpg(one.pid, signal.SIGKILL)
+    kill_session(one.pid)
     ended = one.end()
     assert (ended.exit_code, ended.error) == (None, "signal 9 killed its wrapper")
     wait_until(lambda: podman.containers() == [], "the container is gone")

@@ -165,10 +165,10 @@ def test_what_was_not_begun_goes_back_without_being_counted(reason: str, tmp_pat
     }  # fmt: skip
 
 
-def test_a_job_that_was_done_before_it_was_taken_back_is_done(tmp_path: Any) -> None:
+def test_a_job_that_leaves_with_0_when_it_is_taken_back_has_not_proved_that_it_is_done(tmp_path: Any) -> None:
     ended = outcome.judge(Ended(0, QUEUE_LIMIT), Layout(tmp_path).attempt("a", 1))
     event, _ = outcome.after(ended, Record(state=State.RUNNING, attempt=1), Policy(), 0.0)
-    assert event is Event.DONE
+    assert event is Event.AUTO_REQUEUED
 
 
 def test_a_training_that_saved_when_it_was_taken_back_is_not_counted_as_preempted(tmp_path: Any) -> None:

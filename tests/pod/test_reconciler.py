@@ -105,7 +105,7 @@ def test_jobs_that_end_at_once_do_not_keep_the_status_file_from_being_written(
     assert reconciler.reconcile(claiming=True, poll_is_due=True) == 1
     assert not reconciler.has_more_to_do()
     assert reconciler.due_in_s(claiming=True) == 0
-    assert reconciler.reconcile(claiming=True, poll_is_due=False) == 1
+    wait_until(lambda: reconciler.reconcile(claiming=True, poll_is_due=False) == 1, "its files are on the disk")
     assert fleet.states() == {"a": "done", "b": "running"}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fleet import Fleet, shell, wait_until
+from sessions import kill_session
 
 from dispatcher.base import host
 from dispatcher.base.mounts import Mount
@@ -167,7 +168,7 @@ def test_the_log_of_an_attempt_is_read_while_others_have_the_lock(fleet: Fleet) 
     first = fleet.start("first")
     pid = fleet.wait_running("a")
     first.kill()
-    os.killpg(pid, signal.SIGKILL)
+    kill_session(pid)
     with leased(fleet.attempt("a").log):
         second = fleet.start("second")
         wait_until(lambda: is_opening(second.pid), "the log is read")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 from typing import Any
 
 import pytest
 from fleet import Fleet, shell, wait_until
+from sessions import kill_session
 
 from dispatcher.base.host import host_name
 from dispatcher.run_state.change import Change
@@ -89,7 +88,7 @@ def test_an_attempt_that_was_killed_with_its_dispatcher_is_lost(fleet: Fleet) ->
     first = fleet.start()
     pid = fleet.wait_running("a")
     first.kill()
-    os.killpg(pid, signal.SIGKILL)
+    kill_session(pid)
     fleet.run_all().says("requeued a (attempt 1): lost")
     record = fleet.record("a")
     assert (record.state, record.attempt) == ("done", 2)
@@ -178,7 +177,7 @@ def test_strays_of_a_dead_dispatcher_are_stopped_before_the_entry_goes_on(fleet:
     pid = fleet.wait_running("a")
     wait_until(lambda: sum("sleep" in words for words in fleet.pids().values()) >= 2, "both sleep")
     first.kill()
-    os.killpg(pid, signal.SIGKILL)
+    kill_session(pid)
     second = fleet.start("second", "--until-empty", poll="0.2")
     assert second.end() == 0
     assert fleet.record("a").attempt == 2

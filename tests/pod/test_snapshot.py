@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from fleet import RECORDING, Fleet, fleet_at, shell, wait_until
 from repositories import Repository
+from sessions import kill_session
 
 CONFIG = "methods: {m: {backoff: 0.1s}}\npoll_interval: 1s\n"
 SHOW = "cat code.txt; echo $DISPATCHER_CODE_COMMIT $DISPATCHER_CODE_DIGEST; pwd"
@@ -131,7 +132,7 @@ def test_an_attempt_that_was_killed_is_repeated_with_the_same_code(lab: Lab) -> 
     pod = fleet.start("pod", "--until-empty")
     pid = fleet.wait_running("a")
     lab.code("two")
-    os.killpg(pid, signal.SIGKILL)
+    kill_session(pid)
     fleet.wait_running("a", 2)
     (fleet.root / "gate").touch()
     assert pod.end() == 0

@@ -1,0 +1,147 @@
+"""Puts the files of attempts that have ended on the disk before their ends are recorded, in a thread beside the loop.
+
+The journal is synced with every transaction. What a job has written is not: after a power cut `done` would stand for a
+result that is empty.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from dispatcher.base import files
+from dispatcher.errors import StorageError
+from dispatcher.outlets.base import Key
+from dispatcher.pod.recover import Found
+from dispatcher.pod.running_attempts import RunningAttempt
+from dispatcher.workspace import Layout
+
+# After a file that could not be written to the disk.
+_TRY_AGAIN_S: Final = 2.0
+
+
+class EndsOnDisk:
+    """Holds ends back until what they tell of is on the disk. An end without an exit status tells of nothing."""
+
+    def __init__(self, layout: Layout, log: Callable[[str], None]) -> None:
+        self._layout = layout
+        self._log = log
+        # By attempt: when it is tried, infinity while it is under way; those that are on the disk.
+        self._due_s: dict[Key, float] = {}
+        self._there: set[Key] = set()
+        self._problem = ""
+        self._found: dict[Key, Found] = {}
+        self._asked: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Key, str]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._wake_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def own(self, ended: Iterable[RunningAttempt]) -> list[RunningAttempt]:
+        """Those of the pod's own attempts whose ends can be recorded; never waits."""
+        self._take_in()
+        return [one for one in ended if one.ended is None or one.ended.exit_code is None or self._is_there(one.key)]
+
+    def found(self, found: Iterable[Found] = ()) -> list[Found]:
+        """Of what is news of other pods' attempts, also of earlier calls: what can be recorded; never waits."""
+        self._found |= {one.key: one for one in found}
+        return [
+            one
+            for one in self._found.values()
+            if one.ended is None or one.ended.exit_code is None or self._is_there(one.key)
+        ]
+
+    def commit(self, own: Iterable[RunningAttempt], found: Iterable[Found]) -> None:
+        """These have been recorded."""
+        for key in (*(one.key for one in own), *(one.key for one in found)):
+            self._there.discard(key)
+            self._found.pop(key, None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether ends wait for their files."""
+        return bool(self._due_s)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether ends can be recorded that could not be before."""
+        return bool(self._there)
+
+    def holds(self, key: Key) -> bool:
+        """Whether the end of this attempt waits for its files."""
+        return key in self._due_s
+
+    def wait_fds(self) -> list[int]:
+        """Becomes readable when files are on the disk, or could not be put there."""
+        return [self._wake_fd] if self._due_s else []
+
+    def due_in_s(self) -> float | None:
+        """Seconds until files are tried again; None while that is not needed."""
+        due_s = min(self._due_s.values(), default=float("inf"))
+        return None if due_s == float("inf") else max(0.0, due_s - time.monotonic())
+
+    def close(self) -> None:
+        """Do not wait: what hangs may never answer."""
+        self._asked.put(None)
+        if self._thread is None or not self._thread.is_alive():
+            os.close(self._wake_fd)
+            os.close(self._write_fd)
+
+    def _is_there(self, key: Key) -> bool:
+        if key in self._there:
+            return True
+        if self._due_s.setdefault(key, 0.0) <= time.monotonic():
+            self._due_s[key] = float("inf")
+            self._ask(key)
+            self._take_in()
+        return key in self._there
+
+    def _ask(self, key: Key) -> None:
+        if self._thread is None:
+            # It does not keep the pod from ending.
+            thread = threading.Thread(target=self._run, name="putting ends on the disk", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                # This user may have no more processes: the pod goes on without a thread.
+                self._answers.put((key, self._sync(key)))
+                return
+            self._thread = thread
+        self._asked.put(key)
+
+    def _run(self) -> None:
+        while (key := self._asked.get()) is not None:
+            self._answers.put((key, self._sync(key)))
+            os.write(self._write_fd, b"\n")
+
+    def _sync(self, key: Key) -> str:
+        """Why the files of an attempt could not be put on the disk; empty when they were."""
+        directory = self._layout.attempt(key.job_id, key.number).directory
+        try:
+            with files.storing("syncing the files in", directory):
+                files.sync_files(directory)
+                files.sync_directory(directory.parent)
+                files.sync_directory(directory.parent.parent)
+        except StorageError as error:
+            return str(error)
+        return ""
+
+    def _take_in(self) -> None:
+        if not self._due_s:
+            return
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_fd, 65536)
+        while not self._answers.empty():
+            key, problem = self._answers.get()
+            if not problem:
+                del self._due_s[key]
+                self._there.add(key)
+                continue
+            self._due_s[key] = time.monotonic() + _TRY_AGAIN_S
+            if problem != self._problem:
+                self._problem = problem
+                self._log(f"warning: {key}: its end is not recorded yet: {problem}; trying again")

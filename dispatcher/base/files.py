@@ -14,7 +14,7 @@ import itertools
 import os
 import stat as modes
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -371,19 +371,25 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def sync_files(directory: Path) -> None:
-    """Make the plain files in a directory durable, with their names; not what is below. What is gone needs nothing."""
+def sync_files(directory: Path, names: Collection[str]) -> None:
+    """Make those files of a directory durable that it has, and their names. What is gone needs nothing.
+
+    On the usual filesystems of Linux, what is newly created is durable with the names of its new parents.
+    """
+    for name in names:
+        try:
+            fd = os.open(directory / name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            # A link, or a file that only others may read, is not what a wrapper or a report has written.
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EACCES, errno.ENXIO):
+                continue
+            raise
+        try:
+            if modes.S_ISREG(os.fstat(fd).st_mode):
+                os.fsync(fd)
+        finally:
+            os.close(fd)
     with contextlib.suppress(FileNotFoundError):
-        with os.scandir(directory) as found:
-            paths = [entry.path for entry in found if entry.is_file(follow_symlinks=False)]
-        for path in paths:
-            # What this user may not read is not ours.
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-                try:
-                    os.fsync(fd)
-                finally:
-                    os.close(fd)
         sync_directory(directory)
 
 

@@ -150,11 +150,23 @@ def attempt_dir() -> Path | None:
     return Path(value) if value else None
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replace the content of `path` atomically with `value` as JSON."""
+def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
+    """Replace the content of `path` atomically with `value` as JSON; when `durable`, it outlives a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(json.dumps(value, ensure_ascii=False, allow_nan=False) + "\n")
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     temporary.replace(path)
+    if durable:
+        fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            # Some network filesystems cannot sync a directory: there its server does.
+            with contextlib.suppress(OSError):
+                os.fsync(fd)
+        finally:
+            os.close(fd)
 
 
 def report_progress(step: int, of: int, **metrics: float) -> None:
@@ -206,20 +218,23 @@ def report_checkpoint(step: int) -> None:
     """Report that the checkpoint of `step` is complete, so that the next attempt will resume from it.
 
     For a job that reports checkpoints only a newer one counts as progress, which resets its backoff. Does nothing when
-    run by hand.
+    run by hand. On return the report outlives a power cut; that the checkpoint does is the job's affair, which syncs it
+    before it reports it.
     """
     directory = attempt_dir()
     if directory is not None:
-        write_json(directory / CHECKPOINT_FILE, {"step": step})
+        write_json(directory / CHECKPOINT_FILE, {"step": step}, durable=True)
 
 
 def report_result(**values: float | str) -> None:
     """Write the job's row of the results table: names with numbers or strings; NaN and infinity become null.
 
-    Printed when run by hand. Raises OSError where it cannot be written: a job without its result is not done.
+    Printed when run by hand. Raises OSError where it cannot be written: a job without its result is not done. On return
+    the row outlives a power cut. After it a job that is told to stop and leaves with 0 is done: report the last row
+    when the work is complete.
     """
     directory = attempt_dir()
     if directory is None:
         print(json.dumps(values, ensure_ascii=False))
     else:
-        write_json(directory / RESULT_FILE, _finite(values))
+        write_json(directory / RESULT_FILE, _finite(values), durable=True)

@@ -56,4 +56,4 @@ def read(path: Path) -> Reported | None:
 
 
 def write(directory: Path, reported: Reported) -> None:
-    contract.write_json(directory / contract.CHECKPOINT_FILE, msgspec.to_builtins(reported))
+    contract.write_json(directory / contract.CHECKPOINT_FILE, msgspec.to_builtins(reported), durable=True)

@@ -57,6 +57,7 @@ class EndsOnDisk:
 
     def found(self, found: Iterable[Found] = ()) -> list[Found]:
         """Of what is news of other pods' attempts, also of earlier calls: what can be recorded; never waits."""
+        self._take_in()
         self._found |= {one.key: one for one in found}
         return [
             one

@@ -1,0 +1,108 @@
+"""Ends are recorded when what they tell of is on the disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fleet import wait_until
+
+from dispatcher.base import files
+from dispatcher.outlets.base import Ended, Key
+from dispatcher.pod import ends_on_disk
+from dispatcher.pod.ends_on_disk import EndsOnDisk
+from dispatcher.pod.recover import Found
+from dispatcher.workspace import Layout
+
+KEY = Key("a", 1)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    made = Layout(tmp_path)
+    directory = made.attempt("a", 1).directory
+    directory.mkdir(parents=True)
+    for name in ("exit.json", "result.json", "entry.json", "output.log", "other.bin"):
+        (directory / name).write_text("{}\n")
+    return made
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    found: list[str] = []
+    fsync = os.fsync
+
+    def note(fd: int) -> None:
+        found.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return found
+
+
+def ready(ends: EndsOnDisk, found: Found) -> Callable[[], bool]:
+    return lambda: found in ends.found()
+
+
+def test_an_end_is_held_back_until_its_files_and_their_names_are_synced(layout: Layout, synced: list[str]) -> None:
+    ends = EndsOnDisk(layout, print)
+    found = Found(KEY, Ended(0))
+    assert ends.found([found]) == [] or synced
+    wait_until(ready(ends, found), "its files are on the disk")
+    assert sorted(synced) == ["1", "entry.json", "exit.json", "output.log", "result.json"]
+    assert synced[-1] == "1", "the names follow the contents"
+    ends.commit([], [found])
+    assert ends.found() == []
+    assert not ends.is_busy
+    ends.close()
+
+
+def test_an_end_without_an_exit_status_tells_of_nothing_that_could_be_lost(layout: Layout, synced: list[str]) -> None:
+    ends = EndsOnDisk(layout, print)
+    found = Found(KEY, Ended(None))
+    assert ends.found([found]) == [found]
+    assert ends.are_due([], [found])
+    assert synced == []
+    ends.close()
+
+
+def test_a_disk_that_cannot_take_the_files_is_reported_once_and_tried_again(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    fails = [True, True, False]
+
+    def sync(directory: Path, names: object) -> None:
+        if fails.pop(0):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files, "sync_files", sync)
+    monkeypatch.setattr(ends_on_disk, "_TRY_AGAIN_S", 0.0)
+    ends = EndsOnDisk(layout, said.append)
+    found = Found(KEY, Ended(0))
+    ends.found([found])
+    assert ends.wait_fds()
+    select.select(ends.wait_fds(), [], [], 60)
+    wait_until(ready(ends, found), "the disk has room again")
+    assert len(said) == 1
+    assert "a/1: its end is not recorded yet" in said[0]
+    ends.close()
+
+
+def test_files_that_are_gone_or_are_no_files_hold_nothing_back(layout: Layout) -> None:
+    directory = layout.attempt("a", 1).directory
+    (directory / "result.json").unlink()
+    os.mkfifo(directory / "result.json")
+    (directory / "entry.json").unlink()
+    (directory / "entry.json").symlink_to("/dev/null")
+    (directory / "exit.json").unlink()
+    ends = EndsOnDisk(layout, print)
+    gone = Found(Key("b", 1), Ended(3))
+    for found in (Found(KEY, Ended(3)), gone):
+        ends.found([found])
+        wait_until(ready(ends, found), "nothing holds it back")
+    ends.close()

@@ -289,6 +289,24 @@ def stat_fresh(path: Path | str, *, names_are_fresh: bool = False) -> os.stat_re
     return _of_opened(path, os.fstat, names_are_fresh=names_are_fresh)
 
 
+def is_missing(path: Path | str) -> bool:
+    """Whether there is surely no such file: any other error than that is no proof."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno in (errno.ENOENT, errno.ENOTDIR)
+    return False
+
+
+def is_there(path: Path | str) -> bool:
+    """Whether there surely is such a file."""
+    try:
+        os.lstat(path)
+    except OSError:
+        return False
+    return True
+
+
 def stat(path: Path | str) -> os.stat_result | None:
     """As `stat_fresh`, where names are always current."""
     try:

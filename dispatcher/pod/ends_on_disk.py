@@ -22,13 +22,18 @@ from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.workspace import Layout
 
-# So long an end waits for a transaction that is needed anyway, as the place does where the next attempt of the slot runs:
-# a short job costs one sync of the journal, not two.
+# So long an end waits for a transaction that is needed anyway, as the place of an attempt does: a short job costs one
+# sync of the journal, not two.
 _DELAY_S: Final = 0.02
 # What an end tells of. What else is in an attempt's directory is of no use once it has ended, or the job's own affair.
-_FILES: Final = frozenset(
-    [contract.EXIT_FILE, contract.RESULT_FILE, contract.ENTRY_FILE, contract.METRICS_FILE]
-    + [contract.CHECKPOINT_FILE, contract.RUN_FILE, contract.LOG_FILE]
+_FILES: Final = (
+    contract.ENTRY_FILE,
+    contract.LOG_FILE,
+    contract.METRICS_FILE,
+    contract.CHECKPOINT_FILE,
+    contract.RUN_FILE,
+    contract.RESULT_FILE,
+    contract.EXIT_FILE,
 )
 # After a file that could not be written to the disk.
 _TRY_AGAIN_S: Final = 2.0

@@ -133,8 +133,8 @@ def _is_gone(directory: Path) -> bool:
     # Where files are in use, NFS keeps the directory.
     try:
         return not os.listdir(directory)
-    except FileNotFoundError:
-        return True
+    except OSError:
+        return files.is_missing(directory)
 
 
 def _names_out_of_memory(lines: Sequence[str]) -> bool:

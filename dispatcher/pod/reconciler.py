@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.config import Config
 from dispatcher.errors import LockLostError
@@ -439,7 +440,7 @@ class Reconciler:
                 continue
             job, number = attempt.key.job_id, attempt.key.number
             record = self._store.records.get(job)
-            if not is_current(record, number) or (poll_is_due and attempt.paths.superseded.exists()):
+            if not is_current(record, number) or (poll_is_due and files.is_there(attempt.paths.superseded)):
                 by_whom = "is superseded" if is_current(record, number) else "was taken over by another pod"
                 self._log(f"{job} (attempt {number}) {by_whom}: killing it")
                 self._attempts.kill(attempt)

@@ -125,7 +125,7 @@ class Recovery:
         if self._observer.is_network:
             with contextlib.suppress(OSError):
                 files.refresh_names(paths.directory.parent)
-        return os.path.isdir(paths.directory)
+        return not files.is_missing(paths.directory)
 
 
 def _news(key: Key, report: Report, record: Record) -> Found | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from dispatcher.base import files
 from dispatcher.outlets.base import (
     Ended,
     GpuUse,
@@ -148,7 +149,7 @@ class RunningAttempts:
         """Forget attempts whose ends are recorded; one without an exit status is superseded wherever it may live."""
         for attempt in attempts:
             del self.by_job[attempt.key.job_id]
-        for name, keys in _by_outlet(one for one in attempts if not one.paths.exit.exists()).items():
+        for name, keys in _by_outlet(one for one in attempts if files.is_missing(one.paths.exit)).items():
             self._outlets[name].fence(keys)
         for name, keys in _by_outlet(attempts).items():
             self._outlets[name].forget(keys)

@@ -46,7 +46,7 @@ class Mirror:
         self._log_at = 0
         self.problem = ""
         self.is_alive: bool | None = None
-        self.is_complete = paths.exit.exists()
+        self.is_complete = files.is_there(paths.exit)
 
     @property
     def is_waiting(self) -> bool:

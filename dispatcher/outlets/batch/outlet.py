@@ -214,7 +214,7 @@ class BatchOutlet:
         for orphan in orphans:
             paths = self._preparer.paths(orphan.key)
             unknown = Unknown(f"{self.name} was not queried")
-            found[orphan.key] = read_exit(paths.directory) if paths.exit.exists() else unknown
+            found[orphan.key] = read_exit(paths.directory) if files.is_there(paths.exit) else unknown
         return found
 
     def refresh_capacity(self) -> None:
@@ -287,7 +287,7 @@ class BatchOutlet:
             one.end(Ended(None, NOT_REACHED, error=error))
         one.handle = placement.handle
         one.given_before_s = _age_s(one.paths.submission) or 0.0
-        if one.paths.superseded.exists():
+        if files.is_there(one.paths.superseded):
             # Who wrote that may have died before the host was told.
             self._stopper.supersede(one)
         self._tracked[key] = one

@@ -150,7 +150,7 @@ class Preparer:
         if is_shared:
             return []
         root = os.fspath(self._landing.layout().root)
-        fence = {contract.SUPERSEDED_FILE: b"superseded\n"} if one.paths.superseded.exists() else {}
+        fence = {contract.SUPERSEDED_FILE: b"superseded\n"} if files.is_there(one.paths.superseded) else {}
         delivered = Deliver(
             directory=one.directory,
             files={**whole.files, **fence},

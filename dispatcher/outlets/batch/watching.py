@@ -202,7 +202,11 @@ class Watcher:
     def _conclude(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> None:
         state = one.state if one.absent_since_s is None else None
         if state is not None and state.phase is not Phase.ENDED:
-            if state.was_preempted and one.stop is None and (state.phase is Phase.RUNNING or one.paths.taken.exists()):
+            if (
+                state.was_preempted
+                and one.stop is None
+                and (state.phase is Phase.RUNNING or not files.is_missing(one.paths.taken))
+            ):
                 # Its grace period runs, of which the scheduler tells the job nothing; or it was put back in the queue,
                 # where it would be started a second time.
                 self._make_room(one)
@@ -290,7 +294,7 @@ class Watcher:
         return False
 
     def _has_begun(self, one: Tracked) -> bool:
-        return one.handle is not None or one.paths.taken.exists()
+        return one.handle is not None or not files.is_missing(one.paths.taken)
 
     def _is_twin(self, one: Tracked) -> bool:
         """Whether what has ended is a second run of an attempt whose first one is alive."""
@@ -324,7 +328,7 @@ def _was_taken(one: Tracked) -> bool:
     """Whether a wrapper has begun it; also where the attempt itself has removed its directory."""
     with contextlib.suppress(OSError):
         files.refresh_names(one.paths.directory)
-    return one.paths.taken.exists() or not one.paths.directory.exists()
+    return not files.is_missing(one.paths.taken) or files.is_missing(one.paths.directory)
 
 
 def _is_end(state: JobState | None) -> bool:

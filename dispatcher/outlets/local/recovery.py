@@ -102,7 +102,7 @@ class LocalRecovery:
     def _recover_free(self, orphan: Orphan, paths: AttemptPaths) -> Status:
         """By its free liveness lock: it has ended, or a file server has taken its lock away."""
         files.refresh_names(paths.directory)
-        if not self._observer.is_network or paths.exit.exists():
+        if not self._observer.is_network or files.is_there(paths.exit):
             return self._ended(paths)
         if not orphan.is_unwanted and self._observer.free_locks_prove_nothing():
             return Unknown("the file server has restarted and may have forgotten its lock")

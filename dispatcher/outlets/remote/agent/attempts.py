@@ -31,7 +31,7 @@ def check_attempt(directory: str) -> Data:
     was_rebooted = bool(record) and is_here and record.get("boot_id") != boot_id()
     is_running = bool(pid and is_here and not was_rebooted and is_of_attempt(pid, directory))
     started_on = record.get("host") or taken.get("host") or ""
-    has_exit = os.path.exists(os.path.join(directory, EXIT_FILE))
+    has_exit = is_there(os.path.join(directory, EXIT_FILE))
     is_alive = bool(locked or is_running)
     is_certain = is_alive or is_here or has_exit or not was_launched
     return {
@@ -45,6 +45,15 @@ def check_attempt(directory: str) -> Data:
         "gpus": record.get("gpus", []),
         "error": "" if is_certain else f"it was started on {started_on}, and this is {host_name()}",
     }
+
+
+def is_there(path: str) -> bool:
+    """Whether there is such a file; OSError where that cannot be told."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def read_launch(directory: str) -> Data:

@@ -36,6 +36,7 @@ from dispatcher.outlets.wrapper import DOES_NOT_KNOW
 from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import is_held
 
+LEAVES = f"trap '{{}}; exit 0' TERM; {BEGUN}; while :; do sleep 0.05; done"
 STUBBORN = f"trap '' TERM; {BEGUN}; sleep 600 & wait; sleep 600"
 
 LOCAL, SLURM, PBS, PLAIN, TPU, VOLCANO = "local", "slurm", "pbs", "plain", "tpu", "volcano"
@@ -83,7 +84,7 @@ only_queues = pytest.mark.parametrize("place", QUEUES, indirect=True)
 only_hosts = pytest.mark.parametrize("place", KINDS[1:], indirect=True)
 
 
-ENDS = {"true": 0, "exit 3": 3, "exit 75": 75, "kill -SEGV $$": 139, "kill -9 $$": 137}
+ENDS = {"true": 0, "exit 3": 3, "exit 75": 75, "kill -SEGV $$": 139, "kill -9 $$": 137, "kill -9 0": 137}
 
 
 def test_how_they_end(place: Place) -> None:
@@ -181,8 +182,15 @@ def test_how_they_are_stopped(place: Place) -> None:
     cancelled = [place.claim(job, LONG) for job in reasons]
     forced = place.claim("forced", STUBBORN)
     limited = place.claim("limited", LONG, time_limit_s=1.0)
-    place.outlet.submit([*cancelled, forced, limited])
-    place.wait_begun(forced.key, *(bundle.key for bundle in cancelled))
+    # What leaves with 0 then is done only if it proves that.
+    saves = place.claim("saves", LEAVES.format("true"))
+    proves = place.claim("proves", LEAVES.format('echo "{}" >"$DISPATCHER_ATTEMPT_DIR/result.json"'))
+    place.outlet.submit([*cancelled, forced, limited, saves, proves])
+    place.wait_begun(forced.key, saves.key, proves.key, *(bundle.key for bundle in cancelled))
+    place.outlet.cancel([saves.key, proves.key])
+    for bundle in (saves, proves):
+        ended = place.end(bundle.key)
+        assert (ended.exit_code, ended.is_done) == (0, bundle is proves)
     for bundle in cancelled:
         place.outlet.cancel([bundle.key], reason=reasons[bundle.key.job_id])
     place.outlet.cancel([forced.key], force=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher import contract
+from dispatcher.base.files import PASSING
 from dispatcher.base.messages import is_utf8, readable
 from dispatcher.errors import UsageError
 
@@ -188,7 +189,7 @@ class Layout:
     def mark(self) -> Path | None:
         """What makes the directory a workspace: the first of its settings, its manifest and its journal that exists."""
         paths = (self.config_file, self.default_matrix, self.journal_dir)
-        return next((path for path in paths if os.path.exists(path)), None)
+        return next((path for path in paths if _may_exist(path)), None)
 
     def manifests(self) -> list[Path]:
         """The files in matrix/ that may be manifests, without a status file that a lab keeps there."""
@@ -340,3 +341,12 @@ def _may_be_planted(mark: Path, directory: os.stat_result) -> bool:
 @lru_cache(maxsize=256)
 def _attempt(jobs_dir: Path, job_id: str, attempt: int) -> AttemptPaths:
     return AttemptPaths(Path(f"{jobs_dir}/{job_id}/{attempt}"))
+
+
+def _may_exist(path: Path) -> bool:
+    """Whether there is such a file, or storage that is in trouble does not tell: its error is no proof of absence."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno in PASSING
+    return True

@@ -46,7 +46,7 @@ ADVICE = {
 }
 
 # What comes back by itself, or with a person who looks after the storage and not after the host or the job.
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
+PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
 # The number of the error of what is no plain file.
 NO_PLAIN_FILE: Final = errno.EINVAL
 # More of a small file that a job writes is never read: it would be the memory of whoever looks.
@@ -86,7 +86,7 @@ def is_passing(error: BaseException) -> bool:
     """Whether an error, or what caused it, is of storage that has no room or does not answer at the moment."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in _PASSING:
+        if isinstance(cause, OSError) and cause.errno in PASSING:
             return True
         cause = cause.__cause__
     return False

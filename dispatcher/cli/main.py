@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from dispatcher import contract
+from dispatcher.base.files import PASSING, storage_error
 from dispatcher.base.messages import is_utf8, readable
 from dispatcher.base.values import MOST
 from dispatcher.cli.common import F, WholeNumber, layout, read_list, read_memory, read_where, root_option
@@ -18,7 +19,7 @@ from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.lazy import LazyGroup
 from dispatcher.cli.outlet_option import MOST_AT_ONCE, read_outlets
-from dispatcher.cli.streams import CANNOT_PRINT, PodLog, discard_output, open_closed_streams, show_every_letter
+from dispatcher.cli.streams import PodLog, discard_output, open_closed_streams, show_every_letter
 from dispatcher.errors import INTERRUPTED, DispatcherError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -308,10 +309,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (DispatcherError, click.ClickException) as error:
-        from dispatcher.report.terminal import one_line
-
-        # Names and values in files, which are quoted, may hold what a terminal would obey.
-        click.echo("\n".join(map(one_line, f"dispatcher: {_message(error)}".split("\n"))), err=True)
+        _complain(_message(error))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
@@ -321,11 +319,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         # click itself exits on a broken pipe, and after shell completion.
         return _leave_broken_pipe() if error.code == 1 else int(error.code or 0)
     except OSError as error:
-        if error.filename is not None or error.errno not in CANNOT_PRINT:
-            raise
-        discard_output()
-        click.echo(f"dispatcher: cannot write the output: {error.strerror}", err=True)
-        return 1
+        return _leave_failed_files(error)
+
+
+def _leave_failed_files(error: OSError) -> int:
+    """Of a file or a directory that cannot be used, which the error names, or of the output."""
+    if error.filename is not None:
+        failed = storage_error(error, "this command cannot go on")
+        _complain(str(failed))
+        return failed.exit_code
+    if error.errno not in PASSING:
+        raise error
+    discard_output()
+    click.echo(f"dispatcher: cannot write the output: {error.strerror}", err=True)
+    return 1
+
+
+def _complain(message: str) -> None:
+    from dispatcher.report.terminal import one_line
+
+    # Names and values in files, which are quoted, may hold what a terminal would obey.
+    click.echo("\n".join(map(one_line, f"dispatcher: {message}".split("\n"))), err=True)
 
 
 def _refuse_undecodable(words: Sequence[str]) -> None:

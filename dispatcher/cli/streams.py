@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
 import time
-from typing import Final
 
 import click
 
+from dispatcher.base import files
 from dispatcher.base.times import Clock
-
-# Errors of writing to a file or a terminal that the command is not to blame for.
-CANNOT_PRINT: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO})
 
 
 class PodLog:
@@ -44,7 +40,7 @@ def _print_line(line: str) -> None:
     except BrokenPipeError:
         discard_output()
     except OSError as error:
-        if error.errno not in CANNOT_PRINT:
+        if error.errno not in files.PASSING:
             raise
 
 

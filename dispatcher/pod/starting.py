@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.errors import CodeError, DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
@@ -96,7 +97,7 @@ class Starter:
             return render(self._config, assigned, outlet.site(choice.slot))
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a workspace that cannot be read is not.
-            is_entrys = not isinstance(error, (StorageError, OutletError, CodeError))
+            is_entrys = not (isinstance(error, (StorageError, OutletError, CodeError)) or files.is_passing(error))
             attempt.ended = Ended(None, CANNOT_START, error=str(error)) if is_entrys else cannot_start(error)
         with contextlib.suppress(StorageError):
             # What the attempt would have run with is shown all the same.

@@ -87,7 +87,7 @@ def _read(templates_dir: Path, name: str) -> tuple[Path, str, tuple[int, int]]:
     try:
         return path, path.read_text(encoding="utf-8"), stamp
     except (OSError, ValueError) as error:
-        raise TemplateError(f"{path}: the launcher cannot be read: {error}") from None
+        raise TemplateError(f"{path}: the launcher cannot be read: {error}") from error
 
 
 def _found(templates_dir: Path, name: str) -> tuple[Path, tuple[int, int]]:
@@ -99,5 +99,5 @@ def _found(templates_dir: Path, name: str) -> tuple[Path, tuple[int, int]]:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise TemplateError(f"{path}: the launcher cannot be read: {error.strerror}") from None
+            raise TemplateError(f"{path}: the launcher cannot be read: {error.strerror}") from error
     raise TemplateError(f"{templates_dir / name}: there is no such launcher, in the package neither")

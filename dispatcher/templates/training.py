@@ -160,7 +160,7 @@ def _load(path: str | os.PathLike[str]) -> Template:
         problem = "there is no such template; write it, or name another under the method in dispatcher.yaml"
         raise TemplateError(f"{path}: {problem}") from None
     except OSError as error:
-        raise TemplateError(f"{path}: the template cannot be read: {error.strerror}") from None
+        raise TemplateError(f"{path}: the template cannot be read: {error.strerror}") from error
 
 
 @lru_cache(maxsize=64)

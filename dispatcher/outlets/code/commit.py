@@ -145,7 +145,7 @@ def _read(path: Path, relative_to: Path) -> bytes:
     except FileNotFoundError:
         return b""
     except OSError as error:
-        raise CodeError(f"{path}: cannot be read: {error.strerror}") from None
+        raise CodeError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def _path(line: bytes) -> str:

@@ -150,7 +150,7 @@ def _add_file(archive: ArchiveWriter, root: Path, name: str) -> None:
     try:
         status = os.lstat(path)
     except OSError as error:
-        raise CodeError(f"{path}: cannot be shipped: {error.strerror}") from None
+        raise CodeError(f"{path}: cannot be shipped: {error.strerror}") from error
     if stat.S_ISLNK(status.st_mode):
         archive.add_link(name, os.readlink(path))
     elif stat.S_ISREG(status.st_mode):

@@ -24,6 +24,8 @@ from dispatcher.workspace import AttemptPaths
 MARGIN_S: Final = 5.0
 # How long strays that ignore TERM are waited for before KILL.
 _STRAY_GRACE_S: Final = 5.0
+# Of a bash that cannot read its script: a wrapper passes no status on that it has not written down.
+_CANNOT_READ: Final = (126, 127)
 # 128 and SIGKILL, as shells say it.
 _KILLED: Final = 137
 
@@ -117,12 +119,13 @@ class Tree:
         if self._killed:
             # What its wrapper would have written.
             return Ended(_KILLED, self.stop_reason or "")
-        if self.popen is not None and self.popen.returncode == DID_NOT_BEGIN:
+        status = None if self.popen is None else self.popen.returncode
+        if status == DID_NOT_BEGIN:
             # Where nothing can be written, it could not say why.
             return did_not_begin(_why_no_log(self.paths))
-        if self.popen is not None:
-            return msgspec.structs.replace(ended, error=_how_wrapper_ended(self.popen.returncode))
-        return ended
+        if status in _CANNOT_READ and not files.is_missing(self.paths.directory):
+            return did_not_begin(f"bash could not read {self.paths.wrapper}")
+        return ended if status is None else msgspec.structs.replace(ended, error=_how_wrapper_ended(status))
 
     def _wrapper_has_ended(self) -> bool:
         if self.popen is not None:

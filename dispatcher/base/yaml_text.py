@@ -1,4 +1,7 @@
-"""YAML that people write and read: dispatcher.yaml, sweep files, the configurations of jobs.
+"""Values as people write them: YAML (dispatcher.yaml, sweep files, configurations of jobs), and words beside it.
+
+`read_value` reads a word of a command line or a cell of a CSV file, `split_values` a list of them; they have no declared
+type, so what a program would get as something else stays text. `lost_forms` finds in a document what does not.
 
 PyYAML follows YAML 1.1, where `no` is false, `1e-4` is text and `1:30` is ninety. Here unquoted words follow the core
 schema of YAML 1.2, as in newer tools; a date stays text, and a duplicate key is an error. Written text is quoted where
@@ -8,11 +11,13 @@ constructed. PyYAML itself is imported on first use.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dispatcher.base.values import BadValueError, shown
+from dispatcher.base.values import MOST_BITS, BadValueError, shown, text_of
 
 if TYPE_CHECKING:
     import yaml
@@ -35,6 +40,22 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
 # Ten lines of aliases to aliases expand to billions of values, and whoever goes through them never ends.
 _MOST_ALIASED: Final = 100_000
 _LINE_BREAKS: Final = frozenset("\x85\u2028\u2029\ufeff")
+
+_OTHER_END: Final = {"[": "]", "{": "}", "(": ")", '"': '"', "'": "'"}
+# An escaped comma and a glob's set of one letter are no marks: `[(]a` is text that begins with a bracket.
+_MARK: Final = re.compile(r"""\\,|\[["'({]\]|[,\[\]{}()"']""")
+# Quotation marks count at the beginning of a value, and where a value ends: `it's` and `5"` have none.
+_QUOTED: Final = re.compile(r"""("[^"\\]*(?:\\.[^"\\]*)*"|'[^']*(?:''[^']*)*')(?=\s*(?:[,:\]})]|\Z))""", re.DOTALL)
+_FRACTION: Final = re.compile(r"[-+]?[0-9.]+[eE]-[0-9]{1,3}", re.ASCII)
+
+
+class LostForm(NamedTuple):
+    """An unquoted word of a document that programs get as another one. `path` leads to it: keys and places in lists."""
+
+    path: tuple[str | int, ...]
+    line: int
+    written: str
+    value: Any
 
 
 def load(text: str, *, aliases: bool = True) -> Any:
@@ -74,8 +95,154 @@ def load_mapping(document: str | bytes, expected: str, *, aliases: bool = True) 
     return found
 
 
+def split_values(text: str) -> list[str]:
+    r"""The values in `text`: commas separate, but for those in brackets or quotes; `\,` is a comma of a value.
+
+    Brackets and quotes that are not closed are letters like others.
+    """
+    found, value, begun = list[str](), "", 0
+    for place in _marks(text)[0]:
+        value += text[begun:place]
+        if text[place] == ",":
+            found.append(value)
+            value, begun = "", place + 1
+        else:
+            value, begun = value + ",", place + 2
+    return [*found, value + text[begun:]]
+
+
+def last_value(text: str) -> str:
+    """The last of the values in `text`, as it is written."""
+    separators = [place for place in _marks(text)[0] if text[place] == ","]
+    return text[separators[-1] + 1 :] if separators else text
+
+
+def missing_end(value: str) -> str:
+    """What a value lacks that begins with a bracket or a quotation mark, such as `its ]`; empty where nothing."""
+    value = value.strip()
+    if 0 not in _marks(value)[1]:
+        return ""
+    end = _OTHER_END[value[0]]
+    return f"its {'other ' if end == value[0] else ''}{end}"
+
+
+def _marks(text: str) -> tuple[list[int], set[int]]:
+    """The places of the commas that separate, and of escaped ones; and those of what is opened and not closed."""
+    commas: list[int] = []
+    escapes: list[int] = []
+    opened: list[int] = []
+    unclosed: set[int] = set()
+    left = dict.fromkeys(")]}", 0)
+    place = 0
+    while mark := _MARK.search(text, place):
+        start, place, letter = mark.start(), mark.end(), mark[0]
+        if letter == "\\,":
+            escapes.append(start)
+        elif letter == ",":
+            commas.append(start)
+        elif letter in ("[", "{", "("):
+            opened.append(start)
+            left[_OTHER_END[letter]] += 1
+        elif left.get(letter):
+            closes = ""
+            while closes != letter:
+                last = opened.pop()
+                closes = _OTHER_END[text[last]]
+                left[closes] -= 1
+                if closes != letter:
+                    unclosed.add(last)
+            while commas and commas[-1] > last:
+                commas.pop()
+        elif letter in ('"', "'") and _begins_value(text, start):
+            quoted = _QUOTED.match(text, start)
+            if quoted is None:
+                unclosed.add(start)
+            else:
+                place = quoted.end()
+    return sorted(commas + escapes), unclosed.union(opened)
+
+
+def _begins_value(text: str, place: int) -> bool:
+    while place > 0 and text[place - 1] in " \t":
+        place -= 1
+    return place == 0 or text[place - 1] in ",:[{("
+
+
+def read_value(text: str) -> Any:
+    """The value of a word on a command line or in a cell, which has no declared type.
+
+    It is a number, true, false, null, a list or a mapping as JSON has it, if a program gets what was written. What it
+    would get as something else (`2.10`, `007`, `1e3`, `True`, `[a]`) is text, and so is anything in quotes. Blanks
+    around it do not count.
+    """
+    text = text.strip()
+    if text.startswith("'") and _QUOTED.fullmatch(text):
+        return text[1:-1].replace("''", "'")
+    try:
+        return _json_decoder().decode(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _is_kept(written: str, value: Any) -> bool:
+    """Whether programs get a value as it was written; `1e-4` is a number that all of them read alike."""
+    if text_of(value) == written:
+        return True
+    if type(value) is not float or not _FRACTION.fullmatch(written):
+        return False
+    from decimal import Decimal
+
+    return Decimal(written) == Decimal(repr(value))
+
+
+@cache
+def _json_decoder() -> json.JSONDecoder:
+    def kept(kind: type[int | float]) -> Any:
+        def parse(written: str) -> int | float:
+            value = kind(written)
+            if not _is_kept(written, value) or abs(value) > MOST_BITS:
+                raise ValueError(written)
+            return value
+
+        return parse
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("duplicate key")
+        return dict(pairs)
+
+    def refused(word: str) -> None:
+        raise ValueError(word)
+
+    return json.JSONDecoder(
+        parse_float=kept(float), parse_int=kept(int), parse_constant=refused, object_pairs_hook=unique
+    )
+
+
+def lost_forms(text: str) -> Iterator[LostForm]:
+    """The unquoted words of a valid document that programs get as other ones: `2.10` is the number 2.1."""
+    loader: Any = _loader()(text)
+    node = loader.get_single_node()
+    yield from () if node is None else _lost_forms(loader, node, ())
+
+
+def _lost_forms(loader: Any, node: Any, path: tuple[str | int, ...]) -> Iterator[LostForm]:
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        for place, inner in enumerate(node.value):
+            yield from _lost_forms(loader, inner, (*path, place))
+    elif isinstance(node, yaml.MappingNode):
+        for key, inner in node.value:
+            yield from _lost_forms(loader, inner, (*path, str(key.value)))
+    elif node.style is None and node.tag in _SCALAR_TAGS:
+        value = loader.construct_object(node)
+        if value is not None and not _is_kept(node.value, value):
+            yield LostForm(path, node.start_mark.line + 1, node.value, value)
+
+
 def load_scalar(text: str) -> Any:
-    """The value of `text` as given on a command line: a word, quoted text, or a list or mapping in brackets.
+    """The YAML value of `text` as given on a command line, for a key whose type is declared, which must be met.
 
     Unlike in a document, `: ` and ` #` have no meaning in unquoted text, so a URL or a sentence is one value.
     """

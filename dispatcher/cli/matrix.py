@@ -54,6 +54,8 @@ def make(sweep: Path, output: Path | None) -> None:
     An older manifest is replaced, any other file is not. Its jobs stay whose they are; new ones are yours, unless the
     sweep names another `user`.
     """
+    from dispatcher.base.files import read_plain
+    from dispatcher.matrix.faults import respelt
     from dispatcher.matrix.owners import with_owners
     from dispatcher.matrix.sweep import expand
 
@@ -67,6 +69,8 @@ def make(sweep: Path, output: Path | None) -> None:
             raise ManifestError(f"{target}, which was not written", faults)
 
     documents = with_owners(expand(sweep), user_name(), target)
+    for line in respelt(read_plain(sweep)):
+        click.echo(f"warning: {one_line(line)}", err=True)
     manifest = write_manifest(target, documents, known_ids(config.layout), refuse_faults)
     click.echo(f"{target}: {_count(manifest.entries.values())}")
 

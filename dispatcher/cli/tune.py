@@ -14,6 +14,7 @@ from dispatcher.cli.complete import complete_studies
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.errors import LockError, StaleViewError, StorageError, UsageError, nearest
 from dispatcher.report.columns import Narrowing
+from dispatcher.report.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -59,10 +60,14 @@ def tune(study: Path | None, once: bool, resume: bool, yes: bool, stopped: str |
     if study is None:
         _end(workspace, str(stopped or cancelled), is_cancelled=cancelled is not None)
         return 0
+    from dispatcher.base.files import read_plain
+    from dispatcher.matrix.faults import respelt
     from dispatcher.tuning.settings import read_settings
     from dispatcher.tuning.tuner import Tuner
 
     settings = read_settings(study)
+    for line in respelt(read_plain(study)):
+        click.echo(f"warning: {one_line(line)}", err=True)
     _check_libraries(settings)
     tuner = Tuner(workspace, settings)
     plan = tuner.plan(resume=resume)

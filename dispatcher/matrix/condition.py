@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.values import text_of
+from dispatcher.base.yaml_text import last_value, missing_end, read_value, split_values
 from dispatcher.errors import UsageError
 from dispatcher.matrix.entry import OWNER
 
@@ -20,11 +21,8 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "above": lambda value, bound: bool(value > bound),
     "below": lambda value, bound: bool(value < bound),
 }
-# Commas without a backslash before them.
-_COMMA: Final = re.compile(r"(?<!\\),")
-_QUOTED: Final = re.compile(r'"(?:\\.|[^"\\])*"')
-_ONE_LETTER: Final = re.compile(r'\[[\[{"]\]')
-_OTHER_END: Final = {"[": "its ]", "{": "its }", '"': 'its other "'}
+_ONE_LETTER: Final = re.compile(r"""\[[\[{("']\]""")
+_NULL: Final = b"null"
 _SPECIAL: Final = re.compile(r"([*?[])")
 
 
@@ -64,9 +62,9 @@ def _bound_holds(word: str, bound: Any, value: object) -> bool:
 class Condition(msgspec.Struct, frozen=True):
     r"""One `--where key=glob` or `key!=glob`. The pattern may be several globs, such as `greek,hindi`.
 
-    Commas within brackets, braces or double quotes do not separate, nor does `\,`. A JSON list, object or string stands
-    for itself, too: `layers=[2,4]` matches that list, and `note="a, b"` that text. `[[]`, `[{]` and `["]` are the
-    letters themselves, for text that begins with one.
+    It is split and read as the values of jobs are (`split_values`, `read_value`): commas within brackets or quotes do
+    not separate, `lr=1e-3` matches the number, `layers=[2,4]` that list, `note="a, b"` that text, `x=null` what is null
+    or missing. `[[]`, `[{]`, `[(]`, `["]` and `[']` are the letters themselves, for text that begins with one.
     """
 
     key: str
@@ -77,11 +75,15 @@ class Condition(msgspec.Struct, frozen=True):
         return f"{self.key}{'!=' if self.negated else '='}{self.pattern}"
 
     def holds(self, value: object) -> bool:
-        """Whether the value as text matches one of the globs; a missing value (None) matches only the empty one."""
+        """Whether the value as text matches one of the globs, or is one of the values.
+
+        A missing value, or null (None), matches only the empty glob, and null.
+        """
         globs, match, literals = _globs(self.pattern)
         if value is None:
-            return ("" in globs) is not self.negated
-        matches = match(text_of(value)) is not None or bool(literals and _canonical(value) in literals)
+            matches = "" in globs or _NULL in literals
+        else:
+            matches = match(text_of(value)) is not None or _canonical(value) in literals
         return matches is not self.negated
 
 
@@ -114,7 +116,8 @@ class Where(msgspec.Struct, frozen=True):
     def users(self) -> list[str]:
         """The users whose jobs are asked for by name."""
         asked = [one.pattern for one in self.conditions if one.key == OWNER and not one.negated]
-        return [name for pattern in asked for name in _split(pattern) if name and not _SPECIAL.search(name)]
+        names = [name.strip() for pattern in asked for name in split_values(pattern)]
+        return [name for name in names if name and not _SPECIAL.search(name)]
 
     def first_miss(self, value_of: Callable[[str], object]) -> Condition | None:
         """The first condition that does not hold, or None; `value_of` returns a key's value, None when it has none."""
@@ -127,61 +130,23 @@ class Where(msgspec.Struct, frozen=True):
 def literal(value: str) -> str:
     """The pattern that only `value` matches."""
     pattern = _SPECIAL.sub(r"[\1]", value).replace(",", "\\,")
-    return f"[{pattern[0]}]{pattern[1:]}" if _begins_open(pattern) else pattern
+    if pattern[:1].isspace() or pattern.startswith(("{", "(", '"', "'")):
+        pattern = f"[{pattern[0]}]{pattern[1:]}"
+    return f"{pattern[:-1]}[{pattern[-1]}]" if pattern[-1:].isspace() else pattern
 
 
 def last_glob(pattern: str) -> str:
     """The last glob of a pattern, as it is written."""
-    return _split(pattern)[-1]
+    return last_value(pattern)
 
 
 @functools.lru_cache(maxsize=256)
 def _globs(pattern: str) -> tuple[list[str], Callable[[str], object], frozenset[bytes]]:
-    """The globs of `pattern`, what matches any of them, and those of its parts that are JSON."""
-    parts = _split(pattern)
-    globs = [part.replace("\\,", ",") for part in parts]
-    literals = frozenset(filter(None, map(_literal, parts)))
+    """The globs of `pattern`, what matches any of them, and the values that its parts are."""
+    parts = split_values(pattern)
+    globs = list(map(str.strip, parts))
+    literals = frozenset(found for part in parts if part.strip() and (found := _canonical(read_value(part))))
     return globs, re.compile("|".join(map(fnmatch.translate, globs))).match, literals
-
-
-def _split(pattern: str) -> list[str]:
-    """The parts of `pattern` between its commas, but for those within brackets, braces or double quotes.
-
-    Brackets and quotes that are not closed are letters like others; no part of an option begins with one.
-    """
-    parts = _COMMA.split(pattern)
-    found, open_parts = list[str](), list[str]()
-    for part in parts:
-        open_parts.append(part)
-        text = ",".join(open_parts)
-        if _is_closed(text):
-            found.append(text)
-            open_parts = []
-    return [*found, *open_parts]
-
-
-def _is_closed(text: str) -> bool:
-    """Whether each bracket, brace and double quote in `text` has its other end."""
-    bare = _QUOTED.sub("", text)
-    return '"' not in bare and bare.count("[") <= bare.count("]") and bare.count("{") <= bare.count("}")
-
-
-def _begins_open(part: str) -> bool:
-    """Whether `part` begins as a list, an object, a text or a glob's set does, and never ends it.
-
-    `[[]`, `[{]` and `["]` are sets of one letter.
-    """
-    return part[:1] in _OTHER_END and not _is_closed(part) and not _ONE_LETTER.match(part)
-
-
-def _literal(part: str) -> bytes | None:
-    """The value that `part` is in JSON, if that is a list, an object or a text."""
-    if not part.startswith(("[", "{", '"')):
-        return None
-    try:
-        return _canonical(msgspec.json.decode(part))
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
 
 
 def _canonical(value: object) -> bytes | None:
@@ -198,10 +163,10 @@ def _parse_option(option: str) -> Condition:
     key = key.removesuffix("!").strip()
     if not equals or not key:
         raise UsageError(f"--where {option}: expected key=value, as in --where lang=spanish or --where 'seed!=4*'")
-    for part in _split(pattern):
-        if _begins_open(part):
+    for part in map(str.strip, split_values(pattern)):
+        if (end := missing_end(part)) and not _ONE_LETTER.match(part):
             first = part[0]
-            problem = f"{part} begins with {first} and lacks {_OTHER_END[first]}"
+            problem = f"{part} begins with {first} and lacks {end}"
             advice = f"add it, or write [{first}]{part[1:]} for text that begins with {first}"
             raise UsageError(f"--where {option}: {problem}: {advice}")
     return Condition(key, pattern, negated)

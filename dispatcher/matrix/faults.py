@@ -1,12 +1,14 @@
-"""The faults of a sweep file or a study, collected so that all of them are listed at once."""
+"""The faults of a sweep file or a study, collected so that all of them are listed at once; values that are respelt."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from dispatcher.base.values import shown
+from dispatcher.base.values import shown, text_of
+from dispatcher.base.yaml_text import lost_forms
 from dispatcher.errors import nearest
+from dispatcher.matrix.entry import RESERVED
 
 # Keys that the expansion of a sweep sets.
 _MADE: Final = frozenset({"job_id", "draw"})
@@ -35,3 +37,28 @@ class Faults(list[str]):
     def made_names(self, keys: Iterable[str], place: str, made: frozenset[str] = _MADE) -> None:
         """Refuse keys that the expansion sets itself: they would be overwritten or lost."""
         self.extend(f"{place}{key}: is set by the expansion: choose another name" for key in keys if key in made)
+
+
+def respelt(document: bytes) -> Iterator[str]:
+    """A line for each parameter of a valid sweep file or study with values that jobs get in another spelling."""
+    forms: dict[str, dict[tuple[str, str], int]] = {}
+    for lost in lost_forms(document.decode("utf-8-sig")):
+        key = _parameter(lost.path)
+        if key and key not in RESERVED:
+            forms.setdefault(key, {}).setdefault((lost.written, text_of(lost.value)), lost.line)
+    for key, lines in forms.items():
+        ((written, text), line), *others = lines.items()
+        more = f" (and {len(others)} more)" if others else ""
+        advice = f'write "{written}" to keep its spelling, or {text}'
+        yield f"{key}: {written} in line {line} is read as {text}{more}: {advice}"
+
+
+def _parameter(path: tuple[str | int, ...]) -> str:
+    """The parameter that a value of a sweep file or a study belongs to; empty for bounds, conditions and the like."""
+    words = [word for word in path if isinstance(word, str)]
+    for place, word in enumerate(words):
+        if word in ("defaults", "grid", "zip"):
+            return words[place + 1] if place + 1 < len(words) else ""
+        if word == "choice" and place:
+            return words[place - 1]
+    return ""

@@ -6,19 +6,17 @@ combination.
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from dispatcher.base.messages import counted
 from dispatcher.base.values import NAME_EXPECTED, is_name, shown, text_of
+from dispatcher.base.yaml_text import missing_end, read_value, split_values
 from dispatcher.errors import UsageError
 from dispatcher.matrix.entry import RESERVED
 
@@ -36,10 +34,13 @@ ROW_RESOURCES: Final = frozenset({"cpus", "memory"})
 NO_PARAMS: Final = ROW_KEYS | ROW_RESOURCES
 
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_COMMA: Final = re.compile(r"(?<!\\),")
 _A_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _RANGE: Final = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})", re.ASCII)
-_EXPONENT: Final = re.compile(r"[-\d.]+[eE][-+]?\d+", re.ASCII)
+# A cell of a CSV file with what ends it: in quotes, or as it is.
+_CELL: Final = re.compile(r"""[ \t]*"([^"]*(?:""[^"]*)*)"[ \t]*(,|\r\n|\r|\n|\Z)|([^,\r\n]*)(,|\r\n|\r|\n|\Z)""")
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+# Columns whose cells are text, whatever they look like.
+_TEXTS: Final = (NAME, "outlet", "cwd", "env_file")
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST_SUFFIX: Final = 100
 # Programs that run what follows: the name of a job tells little with theirs.
@@ -50,6 +51,11 @@ _INTERPRETER: Final = re.compile(
 # Nothing, a variable's value (`env A=b`), a number or a time (`timeout 90s`).
 _NO_NAME: Final = re.compile(r"|[A-Za-z_][A-Za-z0-9_]*=.*|[\d.,:]+[smhd]?", re.DOTALL)
 _ENDING: Final = re.compile(r"\.(py|sh|bash|R|jl|pl|rb|js|exe)$")
+
+
+class _Cell(NamedTuple):
+    text: str
+    is_quoted: bool
 
 
 class NewJobs(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,7 +156,10 @@ def check_key(key: str, where: str) -> None:
 
 
 def _values(text: str, where: str) -> Sequence[Any]:
-    parts: list[Sequence[Any]] = [_part(part, where) for part in _COMMA.split(text)]
+    written = split_values(text)
+    if len(written) > 1 and not all(map(str.strip, written)):
+        raise UsageError(f"{where}: one of the values is empty: remove the comma, or write the value")
+    parts: list[Sequence[Any]] = [_part(part.strip(), where) for part in written]
     if len(parts) == 1:
         return parts[0]
     _refuse_too_many(sum(map(len, parts)))
@@ -158,11 +167,9 @@ def _values(text: str, where: str) -> Sequence[Any]:
 
 
 def _refuse_equal(values: Sequence[Any], where: str) -> None:
-    """Equal values would be equal jobs; an empty one beside others is a comma too many, or an unset variable."""
+    """Equal values would be equal jobs."""
     if isinstance(values, range):
         return
-    if len(values) > 1 and "" in values:
-        raise UsageError(f"{where}: one of the values is empty: remove the comma, or write the value")
     seen: set[str] = set()
     for value in values:
         if text_of(value) in seen:
@@ -184,22 +191,17 @@ def _part(text: str, where: str) -> Sequence[Any]:
     ends = text.split("..")
     if len(ends) > 1 and (_A_NUMBER.fullmatch(ends[0]) or _A_NUMBER.fullmatch(ends[-1])):
         raise UsageError(f"{where}: {text}: a range is one of whole numbers, as in 1..3: write each value, with commas")
-    return [read_value(text.replace("\\,", ","))]
+    if end := missing_end(text):
+        raise UsageError(
+            f"{where}: {text} begins with {text[0]} and lacks {end}: add it, or put the value in quotes, within those "
+            "of the shell"
+        )
+    return [read_value(text)]
 
 
 def _refuse_too_many(count: int) -> None:
     if count > MOST:
         raise UsageError(f"{count} jobs at once, at most {MOST}: write a matrix with `dispatcher matrix make`")
-
-
-def read_value(text: str) -> Any:
-    """A number as JSON has it, else the text as it is, also where a number would be written otherwise (1.10, 007)."""
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    is_number = type(value) in (int, float) and math.isfinite(value) and abs(value) < 2**63
-    return value if is_number and (text_of(value) == text or _EXPONENT.fullmatch(text)) else text
 
 
 def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
@@ -208,34 +210,52 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{where}: the byte {data[error.start]:#04x} is not UTF-8: save the file as UTF-8") from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[dict[str, Any]] = []
-    begun = 1
-    try:
-        header = [word.strip() for word in next(reader, [])]
-        if not header:
-            raise UsageError(f"{where}: is empty: expected a header with the parameters, then a line for each job")
-        _refuse_other_separator(header, where)
-        for place, key in enumerate(header, 1):
-            if not key:
-                raise UsageError(f"{where}, header: column {place} has no name: name it, or remove the last comma")
-            if header.count(key) > 1:
-                raise UsageError(f"{where}: the column {shown(key)} is there twice")
-            if key != NAME and key not in NO_PARAMS:
-                check_key(key, f"{where}, header")
-        begun = reader.line_num + 1
-        for cells in reader:
-            begun = reader.line_num + 1
-            # A spreadsheet writes an empty line as commas.
-            if any(cell.strip() for cell in cells):
-                rows.append(_row(header, cells, f"{where}, line {reader.line_num}"))
-    except csv.Error as error:
-        if str(error) == "unexpected end of data":
-            raise UsageError(f'{where}, line {begun}: a quotation mark (") is opened and never closed') from None
-        raise UsageError(f"{where}, line {reader.line_num}: {error}") from None
+    lines = list(_lines(text, where))
+    header = [cell.text.strip() for cell in lines[0][1]] if lines else []
+    if not any(header):
+        raise UsageError(f"{where}: is empty: expected a header with the parameters, then a line for each job")
+    _refuse_other_separator(header, where)
+    for place, key in enumerate(header, 1):
+        if not key:
+            raise UsageError(f"{where}, header: column {place} has no name: name it, or remove the last comma")
+        if header.count(key) > 1:
+            raise UsageError(f"{where}: the column {shown(key)} is there twice")
+        if key != NAME and key not in NO_PARAMS:
+            check_key(key, f"{where}, header")
+    # A spreadsheet writes an empty line as commas.
+    rows = [
+        _row(header, cells, f"{where}, line {number}")
+        for number, cells in lines[1:]
+        if any(cell.text.strip() for cell in cells)
+    ]
     if not rows:
         raise UsageError(f"{where}: has a header, but no line with a job")
     return rows
+
+
+def _lines(text: str, where: str) -> Iterator[tuple[int, list[_Cell]]]:
+    """The cells of each line, and its number."""
+    cells: list[_Cell] = []
+    number, begun, place = 1, 1, 0
+    while place < len(text):
+        found = _CELL.match(text, place)
+        assert found is not None, "any text is a cell"
+        quoted, plain, end = found[1], found[3], found[2] if found[3] is None else found[4]
+        if plain is not None and plain.lstrip().startswith('"'):
+            problem = (
+                "there is more in a cell behind its quoted text: quote all of it, and double the quotation marks in it"
+                if '"' in plain.lstrip()[1:]
+                else 'a quotation mark (") is opened and never closed'
+            )
+            raise UsageError(f"{where}, line {number}: {problem}")
+        cells.append(_Cell(quoted.replace('""', '"'), True) if plain is None else _Cell(plain.strip(), False))
+        number += len(_LINE_END.findall(found[0]))
+        place = found.end()
+        if end != ",":
+            yield begun, cells
+            cells, begun = [], number
+        elif place == len(text):
+            yield begun, [*cells, _Cell("", False)]
 
 
 def _refuse_other_separator(header: Sequence[str], where: str) -> None:
@@ -244,19 +264,26 @@ def _refuse_other_separator(header: Sequence[str], where: str) -> None:
         raise UsageError(f"{where}: its columns are separated by {name}: save it with commas")
 
 
-def _row(header: Sequence[str], cells: Sequence[str], where: str) -> dict[str, Any]:
+def _row(header: Sequence[str], cells: Sequence[_Cell], where: str) -> dict[str, Any]:
+    # Here a backslash escapes no comma.
+    written = ",".join("" if cell.is_quoted else cell.text.removesuffix("\\") for cell in cells)
+    if whole := next((value.strip() for value in split_values(written) if "," in value), None):
+        raise UsageError(f'{where}: {whole} has a comma within brackets or quotes: put "..." around it')
     if len(cells) != len(header):
         raise UsageError(
             f"{where}: {counted(len(cells), 'value')}, but the header has {len(header)}: quote commas of a value"
         )
     row: dict[str, Any] = {}
-    for key, cell in zip(header, cells, strict=True):
+    for key, (cell, is_quoted) in zip(header, cells, strict=True):
         if key == "needs":
             row[key] = re.split(r"[,\s]+", cell.strip()) if cell.strip() else None
         elif key in NO_PARAMS and not cell:
             row[key] = None
+        elif key in _TEXTS or cell.startswith(('"', "'")) or (is_quoted and cell != cell.strip()):
+            # The file's own quotation marks are gone: these belong to the text, and so do blanks within them.
+            row[key] = cell
         else:
-            row[key] = cell if key in (NAME, "outlet", "cwd", "env_file") else read_value(cell)
+            row[key] = read_value(cell)
     if NAME in row and not is_name(row[NAME]):
         raise UsageError(f"{where}: {NAME} = {shown(row[NAME])}: {NAME_EXPECTED}")
     return row

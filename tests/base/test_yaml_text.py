@@ -98,6 +98,75 @@ def test_one_word(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", 12),
+        (" 0.5 ", 0.5),
+        ("1e-4", 1e-4),
+        ("5E-05", 5e-05),
+        ("true", True),
+        ("null", None),
+        ("[1, [2,3]]", [1, [2, 3]]),
+        ('{"a":{"b":[]}}', {"a": {"b": []}}),
+        ('"2.10"', "2.10"),
+        ("'it''s, so'", "it's, so"),
+        ('" a"', " a"),
+    ],
+)
+def test_a_word_without_a_declared_type(text: str, value: object) -> None:
+    assert same(yaml_text.read_value(text), value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["007", "1.10", "0.50", "2.10", "1e3", "1.5e3", "nan", "NaN", "-0", "1e999", "1e-999", "0x10", "True", "yes", "[a]",
+     "[1.10]", "{a: 1}", '{"a":1,"a":2}', "[", "range(0,3)", "0.12345678901234567890", "12345678901234567890123",
+     "it's", "[NaN]", "1_000", ""],
+)  # fmt: skip
+def test_what_a_program_would_get_as_something_else_stays_text(text: str) -> None:
+    assert same(yaml_text.read_value(text), text)
+
+
+@given(st.text("[]{}()\"',:\\a ", max_size=14))
+@settings(max_examples=500)
+def test_whatever_is_split_nothing_is_lost(text: str) -> None:
+    assert ",".join(yaml_text.split_values(text)) == text.replace("\\,", ",") or "\\," in text
+    assert text.endswith(yaml_text.last_value(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["(" * 200_000, "([{" * 60_000 + ")" * 60_000, "'a," * 60_000, '"",' * 60_000, "()," * 60_000]
+)
+def test_splitting_takes_time_in_proportion(text: str) -> None:
+    # A quadratic one would not end.
+    assert len(yaml_text.split_values(text)) >= 1
+    yaml_text.read_value(text)
+
+
+def test_words_of_a_document_that_programs_get_as_others() -> None:
+    text = """
+grid:
+  torch: [2.9, 2.10, "2.10", 1.0]
+  steps: [1e3, 1000, 1e-3, 5E-4, 0x10, 0o17]
+  flag: [True, true, yes, off, ~, null]
+  code: [007, 1_000, 1:30, 2026-01-01]
+same: &x [+5]
+again: *x
+"""
+    found = [(lost.path, lost.line, lost.written, lost.value) for lost in yaml_text.lost_forms(text)]
+    assert found == [
+        (("grid", "torch", 1), 3, "2.10", 2.1),
+        (("grid", "steps", 0), 4, "1e3", 1000.0),
+        (("grid", "steps", 4), 4, "0x10", 16),
+        (("grid", "steps", 5), 4, "0o17", 15),
+        (("grid", "flag", 0), 5, "True", True),
+        (("same", 0), 7, "+5", 5),
+        (("again", 0), 7, "+5", 5),
+    ]
+    assert list(yaml_text.lost_forms("")) == []
+
+
+@pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("a: 1\na: 2\n", "line 2, column 1: duplicate key 'a'"),

@@ -56,6 +56,24 @@ def test_make_writes_the_manifest_of_the_workspace(layout: Layout) -> None:
     assert elsewhere.read_text() == layout.default_matrix.read_text()
 
 
+def test_make_tells_which_values_lose_their_spelling(layout: Layout) -> None:
+    sweep = layout.root / "sweep.yaml"
+    sweep.write_text("""
+defaults: {method: fft, gpus: 0, priority: 0x10, lang: es}
+job_id: "{version}_{steps}_{draw}"
+sweeps:
+  - grid: {version: [2.9, 2.10, "3.10"], steps: [1e3, 2e3], lr: [1e-3]}
+    random: {seed: 1, count: 1, draw: {flag: {choice: [True]}, size: {uniform: [0.10, 1e3]}}}
+    exclude: [{version: 2.90}]
+""")
+    result = call(layout, "make", str(sweep))
+    assert [line for line in result.output.splitlines() if line.startswith("warning: ")] == [
+        'warning: version: 2.10 in line 5 is read as 2.1: write "2.10" to keep its spelling, or 2.1',
+        'warning: steps: 1e3 in line 5 is read as 1000.0 (and 1 more): write "1e3" to keep its spelling, or 1000.0',
+        'warning: flag: True in line 6 is read as true: write "True" to keep its spelling, or true',
+    ]
+
+
 STATUS = '{"a": {"state": "done", "rev": 3}}'
 
 

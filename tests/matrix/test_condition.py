@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.errors import UsageError
-from dispatcher.matrix.condition import Where
+from dispatcher.matrix.condition import Where, literal
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,16 @@ from dispatcher.matrix.condition import Where
         ("note!=[{]a", ["a"], ["{a"]),
         ('note=5",6', ['5"', 6], ['5",6']),
         ("data=C:\\*", ["C:\\x"], ["C:"]),
+        ("data=range(0,3),x", ["range(0,3)", "x"], ["range(0", "3)"]),
+        ("note='a, b',it's", ["a, b", "it's"], ["a", "b"]),
+        # Blanks around a value count in quotes.
+        ('lang=greek, hindi ," x"', ["greek", "hindi", " x"], [" hindi", "x"]),
+        # The same values as in --param and in CSV files.
+        ("lr=1e-3,5E-5", [0.001, 5e-05, "1e-3"], ["0.0010", 1e-4]),
+        ("torch=2.10", ["2.10"], [2.1, "2.1"]),
+        ("x=null", [None, "null"], ["", 0, False]),
+        ("x!=null", ["", 0, False], [None, "null"]),
+        ("x=true", [True, "true"], [1, "True"]),
         ("lang=,greek", ["greek", "", None], ["hindi"]),
         ("lang=", ["", None], ["greek"]),
         ("lang=*", ["greek", ""], [None]),
@@ -59,7 +69,9 @@ def test_several_conditions_must_all_hold():
         ('lang="', 'its other "', '["]'),
         ("opt={x,y", "its }", "[{]x"),
         ('lang!=greek,"a', 'its other "', '["]a'),
-        ("layers=[[2,4]", "its ]", "[[][2"),
+        ("layers=[[2,4]", "its ]", "[[][2,4]"),
+        ("note=(a,b", "its )", "[(]a"),
+        ("note='tis", "its other '", "[']tis"),
     ],
 )
 def test_what_begins_with_a_bracket_or_a_quote_has_its_other_end(option, missing, instead):
@@ -73,3 +85,13 @@ def test_what_begins_with_a_bracket_or_a_quote_has_its_other_end(option, missing
 @pytest.mark.parametrize("option", ["note=a[b", 'note=5"', "seed=[12]*", "layers=[[],[1]]", 'note="a, b"', "lang="])
 def test_other_values_are_not_refused(option):
     assert str(Where.parse([option]).conditions[0]) == option
+
+
+@pytest.mark.parametrize(
+    "value", ["a,b", " a", "a ", "[a]", "{a", "(a,b)", '"a"', "'a'", "it's, so", "*", "\t", "f(x, [y)", '["]a,b']
+)
+def test_the_pattern_of_a_text_matches_it_and_nothing_else(value):
+    where = Where.parse([f"key={literal(value)}"])
+    others = [value.strip("\"' \t"), value.strip() + ".", value.partition(",")[0], "b"]
+    found = [one for one in [value, *others] if where.holds(lambda _: one)]  # noqa: B023 (at once)
+    assert set(found) == {value}

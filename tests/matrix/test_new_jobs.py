@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import UsageError
-from dispatcher.matrix.new_jobs import NewJobs, product, read_csv, read_params, read_value, stem_of
+from dispatcher.matrix.new_jobs import NewJobs, product, read_csv, read_params, stem_of
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,36 @@ def test_values_of_parameters() -> None:
         "lr": [0.001, 0.0001],
         "seed": [1, 2, 3],
         "text": ["a,b", "c"],
-        "on": ["true"],
+        "on": [True],
         "none": [""],
         "n": [-1, 0, 1, 7],
         "p": ["../a", "..", "a..b"],
     }
 
 
-@pytest.mark.parametrize("text", ["007", "1.10", "0.50", "nan", "-0", "1e999", " 1", "12345678901234567890123", "[1]"])
-def test_what_a_number_would_change_stays_text(text: str) -> None:
-    assert read_value(text) == text
+def test_commas_in_brackets_and_quotes_belong_to_values() -> None:
+    found = read_params(
+        [
+            "layers=[1,2],[3,4]",
+            'opt={"a": 1, "b": [2]},{"a": 2}',
+            "data=range(0,3),f(g(1,2),[3,4])",
+            """text="a, b", 'c, d' ,it's,5",\\\"""",
+            'torch=2.9,2.10,"1e-3","true",[1.10,2]',
+            "blank= a , b",
+            'empty="",x',
+            "x=null,0",
+        ]
+    )
+    assert {key: list(values) for key, values in found.items()} == {
+        "layers": [[1, 2], [3, 4]],
+        "opt": [{"a": 1, "b": [2]}, {"a": 2}],
+        "data": ["range(0,3)", "f(g(1,2),[3,4])"],
+        "text": ["a, b", "c, d", "it's", '5"', '\\"'],
+        "torch": [2.9, "2.10", "1e-3", "true", "[1.10,2]"],
+        "blank": ["a", "b"],
+        "empty": ["", "x"],
+        "x": [None, 0],
+    }
 
 
 @pytest.mark.parametrize(
@@ -65,6 +85,9 @@ def test_what_a_number_would_change_stays_text(text: str) -> None:
         (["a=1e-3,0.001"], "the value 0.001 is there twice"),
         (["a=1..3,2"], "the value 2 is there twice"),
         (["a=,"], "one of the values is empty"),
+        (["a=[1,2"], r"\[1 begins with \[ and lacks its \]: add it, or put the value in quotes"),
+        (["a=1,'tis"], "'tis begins with ' and lacks its other '"),
+        (["a=[1,2],[1, 2]"], r"the value \[1, 2\] is there twice"),
         (["cpus=2"], "cpus is what a job asks for"),
         (["memory=1G"], "memory is what a job asks for"),
         (["a=1..1000000000,7"], "1000000001 jobs at once"),
@@ -94,6 +117,25 @@ def test_csv_files() -> None:
     ]
 
 
+def test_cells_are_read_as_the_values_of_an_option() -> None:
+    data = (
+        b"dataset, seed ,layers, text\n"
+        b'imdb, 1,"[1, 2]"," a "\n'
+        b'sst2 ,\t2.10 , "{""a"": 1}" ,"""so"", he said"\n'
+        b"true,1e-3,,it's 5\" wide\n"
+        b"null,'1',C:\\,range(3)\n"
+    )
+    keys = ("dataset", "seed", "layers", "text")
+    assert [tuple(row[key] for key in keys) for row in read_csv(data, "f")] == [
+        ("imdb", 1, [1, 2], " a "),
+        ("sst2", "2.10", {"a": 1}, '"so", he said'),
+        (True, 0.001, "", "it's 5\" wide"),
+        (None, "'1'", "C:\\", "range(3)"),
+    ]
+    assert read_csv(b"a,b\r1,\r", "f") == [{"a": 1, "b": ""}]
+    assert read_csv(b"a,b\n1,", "f") == [{"a": 1, "b": ""}]
+
+
 @pytest.mark.parametrize(
     ("data", "what"),
     [
@@ -107,6 +149,9 @@ def test_csv_files() -> None:
         (b"a,\n1,\n", "column 2 has no name"),
         (b"name\n../x\n", 'line 2: name = "../x"'),
         (b'a\n"1\n', "line 2: a quotation mark"),
+        (b'a,b\n1,2\n"x"y,1\n', "line 3: there is more in a cell behind its quoted text"),
+        (b"a,b,c\n[1,2],3\n", r"line 2: \[1,2\] has a comma within brackets or quotes"),
+        (b"a,b\nrange(0,3)\n", r"line 2: range\(0,3\) has a comma within brackets"),
         (b"a\n\xff\n", "0xff is not UTF-8"),
     ],
 )

@@ -1,7 +1,7 @@
 """Values as people write them: YAML (dispatcher.yaml, sweep files, configurations of jobs), and words beside it.
 
-`read_value` reads a word of a command line or a cell of a CSV file, `split_values` a list of them; they have no declared
-type, so what a program would get as something else stays text. `lost_forms` finds in a document what does not.
+`read_value` reads a word of a command line or a cell of a CSV file, `split_values` a list of them. Their types are not
+declared, so what a program would get as something else stays text; `lost_forms` finds in a document what does not.
 
 PyYAML follows YAML 1.1, where `no` is false, `1e-4` is text and `1:30` is ninety. Here unquoted words follow the core
 schema of YAML 1.2, as in newer tools; a date stays text, and a duplicate key is an error. Written text is quoted where

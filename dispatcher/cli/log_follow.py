@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from dispatcher.cli.log_lines import Choice, Lines, Output, Sink, Stopped, copy, show
-from dispatcher.cli.printing import note
+from dispatcher.cli.log_lines import Choice, LastStates, Lines, Output, Sink, Stopped, copy, show
+from dispatcher.cli.printing import draw_line, note
 from dispatcher.cli.wait_notes import WaitNotes
 from dispatcher.errors import StateError
 from dispatcher.run_state import liveness
@@ -163,9 +164,11 @@ class Follower:
             self._error = error
             self._output.stopping.set()
 
-    def _sink(self, job: str, pattern: re.Pattern[str] | None) -> Output | Lines:
+    def _sink(self, job: str, pattern: re.Pattern[str] | None) -> Output | Lines | LastStates:
         prefix = f"{job}: ".encode() if self._names_jobs else b""
-        return Lines(self._output, prefix, pattern) if prefix or pattern else self._output
+        if prefix or pattern:
+            return Lines(self._output, prefix, pattern)
+        return LastStates(self._output, draw_line) if sys.stdout.isatty() else self._output
 
     def _follow_here(self, job: str, number: int) -> None:
         file = self._open(job, number)
@@ -266,5 +269,5 @@ class Follower:
 
 
 def _end(sink: Sink) -> None:
-    if isinstance(sink, Lines):
+    if isinstance(sink, Lines | LastStates):
         sink.end()

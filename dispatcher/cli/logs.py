@@ -57,6 +57,8 @@ def logs(
 ) -> int:
     """Print the log of the last attempt of JOB... (ids, globs).
 
+    Of a progress bar a terminal, --tail and --grep show the last state; a pipe gets the log as it is.
+
     Several jobs have headings, and with -f each line begins with its job. The exit code is 1 when there is no log of
     any of them.
     """
@@ -135,7 +137,7 @@ def _copy_log(paths: AttemptPaths, out: Sink, choice: Choice) -> bool:
             if choice.pattern is None:
                 # A log without a line has its heading all the same.
                 out.write(b"")
-                show(file, out, choice.tail)
+                show(file, out, choice.tail, is_copy=not sys.stdout.isatty())
             else:
                 lines = Lines(out, pattern=choice.pattern)
                 show(file, lines, choice.tail)

@@ -19,7 +19,7 @@ from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.lazy import LazyGroup
 from dispatcher.cli.outlet_option import MOST_AT_ONCE, read_outlets
-from dispatcher.cli.streams import PodLog, discard_output, open_closed_streams, show_every_letter
+from dispatcher.cli.streams import PodLog, clean_terminals, discard_output, open_closed_streams
 from dispatcher.errors import INTERRUPTED, DispatcherError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ def _find_manifest(where: Layout, name: str | None) -> Path | None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); the exit code."""
     open_closed_streams()
-    show_every_letter()
+    clean_terminals()
     if _COMPLETES in os.environ:
         from dispatcher.cli import bash
 

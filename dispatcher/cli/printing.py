@@ -101,7 +101,8 @@ def print_rows(
         # Of the styles for documents, stdout has the table and nothing else.
         click.echo(none, err=style != "plain")
         return
-    click.echo(table_text(rows, style, columns, narrowing=narrowing, numbers=numbers))
+    # click would remove the colours of other texts too, where stdout is no terminal: those of values are data.
+    click.echo(table_text(rows, style, columns, narrowing=narrowing, numbers=numbers), color=True)
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
@@ -123,6 +124,15 @@ def print_text(text: str) -> None:
     from dispatcher.report.terminal import indented, one_line
 
     click.echo("\n".join(indented([one_line(text)], terminal_width(), rest="  ")))
+
+
+def draw_line(data: bytes) -> None:
+    """Show a line that is not finished on the terminal that stdout is, in place of the one before."""
+    from dispatcher.cli.streams import draw
+    from dispatcher.report.terminal import clip, one_line
+
+    text = one_line(click.unstyle(data.decode(errors="replace")).expandtabs())
+    draw(f"\r\x1b[K{clip(text, (terminal_width() or 80) - 1)}")
 
 
 def print_json(value: Any) -> None:

@@ -1,11 +1,14 @@
-"""The standard streams of a command: closed ones, full ones, ones that no one reads; and the log of a pod."""
+"""The standard streams of a command: closed ones, full ones, ones without a reader, terminals; and the log of a pod."""
 
 from __future__ import annotations
 
+import codecs
 import io
 import os
+import select
 import sys
 import time
+from typing import Any, TextIO
 
 import click
 
@@ -50,11 +53,68 @@ def discard_output() -> None:
         os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
-def show_every_letter() -> None:
-    """Terminals show `?` for letters that they do not have: tables have an ellipsis, and jobs say anything."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.isatty() and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
+class CleanTerminal(io.RawIOBase):
+    """A terminal that gets nothing it would obey but colours: names, values and logs come from jobs."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        # The stream is kept: it would close its file when it is collected.
+        self._stream = stream
+        self._file = stream.fileno()
+        self._encoding = stream.encoding
+        self._decoder = codecs.getincrementaldecoder(stream.encoding)(errors="replace")
+        self._rest = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._file
+
+    def write(self, data: Any, /) -> int:
+        from dispatcher.report.terminal import cleaned
+
+        text, self._rest = cleaned(self._rest + self._decoder.decode(bytes(data)))
+        self.obey(text)
+        return len(data)
+
+    def obey(self, text: str) -> None:
+        """Write what the terminal shall obey."""
+        data = text.encode(self._encoding, "replace")
+        while data:
+            try:
+                data = data[os.write(self._file, data) :]
+            except BlockingIOError:
+                select.select([], [self._file], [])
+
+
+def clean_terminals() -> None:
+    """Let terminals show `?` for letters that they do not have, and for what they would obey (`CleanTerminal`)."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream.isatty() and terminal_of(stream) is None:
+            stream.flush()
+            buffer = io.BufferedWriter(CleanTerminal(stream))
+            errors = "replace" if stream.errors == "strict" else stream.errors
+            setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=True))
+
+
+def terminal_of(stream: TextIO) -> CleanTerminal | None:
+    """The terminal that a stream writes to; None where it is none."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return raw if isinstance(raw, CleanTerminal) else None
+
+
+def draw(text: str) -> None:
+    """Write escape sequences of our own to stdout, a terminal that shall obey them."""
+    sys.stdout.flush()
+    if (terminal := terminal_of(sys.stdout)) is not None:
+        terminal.obey(text)
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 def open_closed_streams() -> None:

@@ -23,6 +23,7 @@ import click
 import msgspec
 
 from dispatcher.cli.printing import note_lines, terminal_size, terminal_width
+from dispatcher.cli.streams import draw
 from dispatcher.errors import DispatcherError
 
 _ENTER: Final = "\x1b[?1049h\x1b[?25l"
@@ -161,7 +162,7 @@ def _draw(lines: Sequence[str]) -> None:
     # Overwritten in place: clearing the screen first would flicker. Each line is cleared before and not after it is
     # written, which would take the last letter of one that fills it.
     text = "\r\n".join(f"{_CLEAR_LINE}{line}" for line in lines)
-    click.echo(f"{_TRUNCATE}{_HOME}{text}{_WRAP}", nl=False)
+    draw(f"{_TRUNCATE}{_HOME}{text}{_WRAP}")
 
 
 def _height() -> int:
@@ -200,7 +201,7 @@ class _Terminal:
     def _write(self, text: str) -> None:
         # The terminal may be gone.
         with contextlib.suppress(OSError):
-            click.echo(text, nl=False)
+            draw(text)
 
 
 class _Keys:

@@ -10,12 +10,26 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 _SPACES: Final = re.compile(r"(\s+)")
+# Ends of lines, tabs and colours: what a terminal may obey of what is not printable.
+_HARMLESS: Final = re.compile(r"(\r?\n|\t|\x1b\[[0-9;:]*m)")
+# Sequences that move the cursor, erase and the like.
+_CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+# What may be the beginning of either.
+_UNFINISHED: Final = re.compile(r"(\r|\x1b(\[[0-?]{0,60})?)\Z")
 ELLIPSIS: Final = "…"
 
 
 def one_line(text: str) -> str:
     """`text` without control characters, which a terminal would obey: values come from jobs."""
     return text if text.isprintable() else "".join(c if c.isprintable() else " " if c.isspace() else "?" for c in text)
+
+
+def cleaned(text: str) -> tuple[str, str]:
+    """`text` with nothing that a terminal would obey but ends of lines, tabs and colours, and its unfinished end."""
+    unfinished = _UNFINISHED.search(text)
+    text, rest = (text[: unfinished.start()], unfinished[0]) if unfinished else (text, "")
+    parts = enumerate(_HARMLESS.split(text))
+    return "".join(part if place % 2 else one_line(_CONTROL.sub("", part)) for place, part in parts), rest
 
 
 def width_of(text: str) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 
 import pytest
 from hostile_words import HOSTILE_WORDS
@@ -58,3 +60,57 @@ def test_a_pipe_has_every_word_in_full(hostile):
         out = hostile.run(*words).out
         assert "…" not in out
         assert "日本語" * 18 in out, words
+
+
+# What a terminal would obey: a title, a bell, a sequence of one letter, an erased line, and text that runs backwards.
+OBEYED = "\x1b]0;title\x07 \x9b31m \x1b[2Jgone \rover \u202eevil\u2066 \x1b\x08 \x00"
+LOG = f"{OBEYED}\n\x1b[31mred\x1b[0m\tand\n 10%\r 20%\n"
+
+
+@pytest.fixture
+def obeyed(lab):
+    lab.write_manifest([{"job_id": "job", "method": "fft", "word": OBEYED}])
+    lab.put("job", "done")
+    entry = json.dumps({"job_id": "job", "method": "fft", "word": OBEYED})
+    lab.attempt("job", result=json.dumps({"bpc": OBEYED}), exit='{"exit_code": 0}', entry=entry, log=LOG)
+    return lab
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["logs", "job"],
+        ["logs", "-f", "job"],
+        ["logs", "-n", "9", "job"],
+        ["logs", "--grep", ".", "job"],
+        ["logs", "job*"],
+        ["results", "--format", "csv"],
+        ["results", "--format", "github"],
+        ["results", "--json"],
+        ["matrix", "show", "--json"],
+        ["show", "job", "--json"],
+        ["status", "--where", f"word={OBEYED.replace(chr(0), '')}"],
+    ],
+    ids=lambda words: " ".join(words)[:25],
+)
+def test_a_terminal_is_given_nothing_that_it_obeys(obeyed, words):
+    with screen(obeyed, *words) as shown:
+        shown.end()
+    # The terminal itself makes \r\n of the end of a line; colours, and lines that are drawn anew, are ours.
+    text = re.sub(r"\x1b\[[0-9;]*m|\r\x1b\[K", "", shown.written.replace("\r\n", "\n"))
+    assert text, "it prints something"
+    assert [letter for letter in text if not letter.isprintable() and letter not in "\n\t"] == []
+    if words[0] == "logs":
+        assert "\x1b[31mred\x1b[0m" in shown.written
+        assert "20%" in text and "10%" not in text
+
+
+@pytest.mark.parametrize("words", [["logs", "job"], ["logs", "-f", "job"]], ids=" ".join)
+def test_a_pipe_is_given_a_log_as_it_is(obeyed, words):
+    process = obeyed.start(*words, stdout=subprocess.PIPE)
+    assert process.communicate(timeout=60)[0] == LOG.encode()
+
+
+def test_a_pipe_is_given_values_as_they_are(obeyed):
+    assert json.loads(obeyed.run("results", "--json").out)[0]["bpc"] == OBEYED
+    assert OBEYED in obeyed.run("results", "--format", "csv").out

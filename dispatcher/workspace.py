@@ -158,6 +158,7 @@ class Layout:
         self.scripts_dir = self.root / "scripts"
         self.run_state = self.root / "run_state"
         self.status_file = status_file or self.run_state / STATUS_FILE
+        self.run_state_ignored = self.run_state / ".gitignore"
         self.lock_file = self.run_state / "claims.lock"
         self.hardlink_lock_file = self.run_state / "claims.hardlink"
         self.journal_dir = self.run_state / "journal"

@@ -8,7 +8,7 @@ from typing import Final
 # In this repository, the README files of matrix/ and run_state/ are links to these.
 _READMES: Final = Path(__file__).parent / "readmes"
 # runs/ has the checkpoints and results of jobs in JAX.
-GITIGNORE: Final = "/run_state/*\n!/run_state/README.md\n/runs/\n__pycache__/\n"
+GITIGNORE: Final = "/runs/\n__pycache__/\n"
 
 CONFIG: Final = """\
 # Settings of this workspace. All have defaults, so the file may be empty; it also marks the directory as a workspace.

@@ -14,6 +14,7 @@ from dispatcher import contract
 from dispatcher.base.host import host_name
 from dispatcher.cli.common import given_root
 from dispatcher.errors import UsageError
+from dispatcher.run_state.locked_journal import GITIGNORE
 from dispatcher.workspace import Layout, nearest_workspace, usable_layout
 
 
@@ -73,6 +74,7 @@ def _create_example(new: Layout) -> None:
         new.scripts_dir / "make_matrix.py": example.SCRIPT,
         new.matrix_dir / "README.md": example.readme("matrix"),
         new.run_state / "README.md": example.readme("run_state"),
+        new.run_state_ignored: GITIGNORE,
         new.root / ".gitignore": example.GITIGNORE,
     }
     there = [path for path in (*contents, new.default_matrix, new.run_state) if os.path.lexists(path)]

@@ -16,18 +16,33 @@ from dispatcher.errors import nearest
 
 
 class LazyGroup(click.Group):
-    """`commands_in` names the module of every command; the module's attribute has the command's name.
+    """`commands_in` names the module of every command, by headings; the module's attribute has the command's name.
 
     `hints` maps words of other tools to the command that does the same here.
     """
 
-    def __init__(self, *args: Any, commands_in: Mapping[str, str], hints: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, commands_in: Mapping[str, Mapping[str, str]], hints: Mapping[str, str], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._modules = dict(commands_in)
+        self._headings = commands_in
+        self._modules = {name: module for commands in commands_in.values() for name, module in commands.items()}
         self._hints = dict(hints)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._modules)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # What is left beside the longest name, in all sections alike.
+        longest = max(map(len, self._modules))
+        for heading, names in self._headings.items():
+            commands = [(name, command) for name in names if (command := self.get_command(ctx, name)) is not None]
+            rows = [
+                (name.ljust(longest), command.get_short_help_str(formatter.width - longest - 6))
+                for name, command in commands
+            ]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         module_name = self._modules.get(cmd_name)

@@ -64,7 +64,7 @@ def terminal_width() -> int | None:
 def table_text(
     rows: Rows,
     style: str,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     *,
     narrowing: Narrowing | None = None,
     bare: bool = False,
@@ -90,7 +90,7 @@ def table_text(
 def print_rows(
     rows: Rows,
     style: str,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     *,
     none: str = "",
     narrowing: Narrowing | None = None,

@@ -90,6 +90,8 @@ def results(**given: Any) -> None:
     workspace = open_workspace()
     found = workspace.results(states=asked.states, where=asked.where, every_job=bool(asked.by or asked.plot))
     _tell(found)
+    for value in asked.values:
+        found.check_value(value)
     if asked.plot is not None:
         from dispatcher.cli.plotting import plot
 
@@ -175,13 +177,16 @@ def _show_table(found: Results, asked: _Asked) -> None:
 
     rows = asked.by or asked.rows
     placed = found.placed([*rows, *asked.cols])
-    table = asked.first(pivot(placed, rows, asked.cols, asked.values, asked.aggregates, asked.best))
+    made = pivot(placed, rows, asked.cols, asked.values, asked.aggregates, asked.best)
+    table = asked.first(made)
     spreads = {name for row in table for name, cell in row.items() if isinstance(cell, Spread)}
+    headings = None if asked.style in _FOR_PROGRAMS else made.headings
     if asked.style in _FOR_PROGRAMS:
         table = expanded(table)
     else:
         table = [{name: str(cell) if isinstance(cell, Spread) else cell for name, cell in row.items()} for row in table]
-    print_rows(table, asked.style, none="no results yet", narrowing=Narrowing(keep=rows), numbers=spreads)
+    narrowing = Narrowing(keep=rows)
+    print_rows(table, asked.style, headings or None, none="no results yet", narrowing=narrowing, numbers=spreads)
     with_result = [row for row in placed if row["job_id"] in found.with_result]
     for value in asked.values:
         lacking = without_value(with_result, value)

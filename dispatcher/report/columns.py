@@ -45,10 +45,10 @@ class Narrowing:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table as it is drawn."""
+    """One column of a table as it is drawn; all headings have the same number of lines."""
 
     name: str
-    heading: str
+    heading: Sequence[str]
     width: int
     is_right: bool
 
@@ -68,16 +68,23 @@ def fit(
     right: Sequence[bool],
     width: int | None,
     narrowing: Narrowing,
+    headings: Mapping[str, Sequence[str]] | None = None,
 ) -> Fit:
-    """The table in at most `width` terminal columns (None: no limit)."""
+    """The table in at most `width` terminal columns (None: no limit).
+
+    `headings` are the lines above each column, where that is not its name alone.
+    """
     # Names of columns may come from jobs, too.
-    texts = dict(zip(names, zip(map(one_line, names), *cells, strict=True), strict=True))
+    above = {name: [one_line(line) for line in (headings or {}).get(name, [name])] for name in names}
+    depth = len(above[names[0]]) if names else 1
+    columns_of_cells = zip(*cells, strict=True) if cells else [()] * len(names)
+    texts = {name: (*above[name], *column) for name, column in zip(names, columns_of_cells, strict=True)}
     natural = {name: max(map(width_of, column)) for name, column in texts.items()}
     numeric = {name for name, is_right in zip(names, right, strict=True) if is_right}
-    widths = natural if width is None else _Widths(texts, natural, numeric, narrowing, width).fitting()
+    widths = natural if width is None else _Widths(texts, natural, numeric, narrowing, width, depth).fitting()
     shown = {name: _clipped(name, texts[name], widths[name]) for name in widths}
-    columns = [Column(name, shown[name][0], widths[name], name in numeric) for name in widths]
-    rows = [[column[number] for column in shown.values()] for number in range(1, len(cells) + 1)]
+    columns = [Column(name, shown[name][:depth], widths[name], name in numeric) for name in widths]
+    rows = [[column[depth + number] for column in shown.values()] for number in range(len(cells))]
     left_out = [name for name in names if name not in widths]
     note = one_line(f"(no room for: {', '.join(left_out)})")
     return Fit(columns, rows, indented([note], width) if left_out else ())
@@ -93,8 +100,10 @@ class _Widths:
         numeric: set[str],
         narrowing: Narrowing,
         width: int,
+        depth: int,
     ) -> None:
         self._texts = texts
+        self._depth = depth
         self._natural = natural
         self._width = width
         given = _default_order(list(natural), numeric) if narrowing.shrink is None else narrowing.shrink
@@ -111,7 +120,9 @@ class _Widths:
         self._leave_out(self._drop)
         self._shrink(dict.fromkeys(self._order, _COMFORTABLE))
         # A heading says enough with its first letters; numbers are never shortened.
-        self._shrink({name: max(_LEAST_HEADING, *map(width_of, self._texts[name][1:])) for name in self._numeric})
+        self._shrink(
+            {name: max(_LEAST_HEADING, *map(width_of, self._texts[name][self._depth :])) for name in self._numeric}
+        )
         self._shrink({name: _LEAST_ID if name in _IDS else _LEAST for name in self._order})
         fixed = [name for name in reversed(list(self._widths)) if name not in self._order]
         self._leave_out([*self._order, *fixed])

@@ -21,7 +21,7 @@ _BY_DEFAULT: Final = Narrowing()
 def render(
     rows: Rows,
     style: str,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Mapping[str, Sequence[str]] | None = None,
     colour: Colour | None = None,
     *,
     width: int | None = None,
@@ -31,8 +31,8 @@ def render(
 ) -> str:
     """The rows in `style` (plain, github, latex, csv, json), without a newline at the end.
 
-    `columns` selects and orders the columns; by default all of them in the order of their first appearance. json has
-    all values in any case.
+    `columns` selects and orders the columns; by default all of them in the order of their first appearance. A mapping
+    has the lines above each of them in a plain table, where they are not its name. json has all values in any case.
 
     A plain table takes at most `width` columns of a terminal (None: no limit); `narrowing` says how. `bare`: without
     the dashes below the headings and the line about columns that have no room, for a screen with several tables.
@@ -46,7 +46,8 @@ def render(
     cells = [[_cell(row.get(name), style) for name in names] for row in rows]
     right = [name in numbers or _is_numeric(rows, name) for name in names]
     if style == "plain":
-        fitted = fit(names, cells, right, width, narrowing)
+        headings = columns if isinstance(columns, Mapping) else None
+        fitted = fit(names, cells, right, width, narrowing, headings)
         return _plain(fitted, colour, bare=bare)
     from tabulate import tabulate
 
@@ -84,7 +85,7 @@ def _plain(table: Fit, colour: Colour | None, *, bare: bool) -> str:
             padded.append(space + painted if column.is_right else painted + space)
         return GAP.join(padded).rstrip()
 
-    lines = [line([column.heading for column in table.columns], None)]
+    lines = [line(texts, None) for texts in zip(*(column.heading for column in table.columns), strict=True)]
     lines += [] if bare else [GAP.join("-" * column.width for column in table.columns)]
     lines += [line(row, colour) for row in table.rows]
     return "\n".join(lines if bare else [*lines, *table.notes])

@@ -28,6 +28,8 @@ from dispatcher.run_state.replica import STALE_PAUSES_S, Replica
 from dispatcher.workspace import Layout
 
 _LOCK_TRIES: Final = 5
+# Of the run state git has the page that explains it, if there is one.
+GITIGNORE: Final = "*\n!README.md\n"
 # How often it is checked whether the workspace's group may write.
 _UMASK_CHECK_S: Final = 1.0
 
@@ -317,5 +319,7 @@ def _make_directories(layout: Layout) -> None:
                 os.chown(layout.run_state, -1, os.stat(layout.root).st_gid)
                 shared = 0o2020 if files.group_may_write(layout.root) else 0o2000
                 os.chmod(layout.run_state, os.stat(layout.run_state).st_mode | shared)
+            if not os.path.lexists(layout.run_state_ignored):
+                files.write_new(layout.run_state_ignored, GITIGNORE.encode())
         for directory in (layout.journal_dir, layout.pods_dir, layout.jobs_dir):
             os.makedirs(directory, exist_ok=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
+import click
 import pytest
 
 from dispatcher.cli import example
-from dispatcher.cli.main import main
+from dispatcher.cli.main import cli, main
 from dispatcher.runtime.launching import OUTPUT
 
 REPOSITORY = Path(__file__).parents[2]
@@ -48,6 +50,30 @@ def test_git_sees_nothing_of_what_a_dispatcher_writes(lab, tmp_path: Path) -> No
     assert main(["--root", str(clone), "status"]) == 0
     assert (clone / "run_state" / "matrix_status.json").exists()
     assert git(clone, "status", "--porcelain") == ""
+
+
+def test_git_sees_nothing_of_a_run_state_in_a_project_that_init_has_not_made(lab) -> None:
+    git(lab.root, "init", "--quiet")
+    (lab.layout.run_state / "README.md").parent.mkdir()
+    (lab.layout.run_state / "README.md").write_text("ours\n")
+    git(lab.root, "add", "--all")
+    git(lab.root, "commit", "--quiet", "--message", "A project")
+    lab.put("base", "queued")
+    assert lab.layout.status_file.exists()
+    assert git(lab.root, "status", "--porcelain") == ""
+    # Whoever wants other files of it in git says so once.
+    lab.layout.run_state_ignored.write_text("*\n!matrix_status.json\n")
+    lab.put("base", "held")
+    assert git(lab.root, "status", "--porcelain").split() == ["??", "run_state/matrix_status.json"]
+
+
+def test_help_lists_the_commands_by_what_they_are_for(lab) -> None:
+    text = lab.run("--help").out
+    sections = re.findall(r"^(\S.*):\n((?:  \w+ .*\n)+)", text, re.M)
+    listed = [line.split()[0] for _, lines in sections for line in lines.splitlines()]
+    assert listed == cli.list_commands(click.Context(cli))
+    assert len(sections) > 3
+    assert len({line.index(line.split(maxsplit=1)[1]) for _, lines in sections for line in lines.splitlines()}) == 1
 
 
 def test_git_sees_nothing_of_what_jobs_in_jax_write(tmp_path: Path) -> None:

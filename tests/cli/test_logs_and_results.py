@@ -357,6 +357,7 @@ def test_what_to_install_for_pictures_is_one_line(done, tmp_path, monkeypatch):
         ("--rows lang", "--value KEY"),
         ("--rows lang --value test_bcp", "did you mean 'test_bpc'?"),
         ("--rows lnag --value test_bpc", "did you mean 'lang'?"),
+        ("--value nosuch", "no result has 'nosuch' (known: test_bpc, "),
         ("--value test_bpc --agg maen", "did you mean 'mean'?"),
         ("--value test_bpc --agg best", "--best min"),
         ("--by lang", "--value KEY"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from dispatcher.errors import UsageError
 from dispatcher.report.results.pivot import Spread, cells, expanded, mean, median, pivot, std, without_value
 from dispatcher.report.results.rows import Results
+from dispatcher.report.tables import render
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20)
 
@@ -115,3 +116,24 @@ def test_a_failed_job_that_lacks_a_key_counts_beside_results_that_lack_it():
     # No result lacks a language as d does: the table needs no row for it.
     assert [row["job_id"] for row in placed] == ["a", "b", "c"]
     assert cells(placed, ["lang"], ["method"], ["loss"]).spread(("",), ("command",), "loss") == Spread(0.5, None, 1, 2)
+
+
+def test_headings_have_a_line_for_each_key():
+    rows = [{"lang": lang, "seed": 1, "method": method, "loss": 1.0} for lang in ("de", "es") for method in ("a", "b")]
+    two = pivot(rows, ["seed"], ["lang", "method"], ["loss"])
+    assert list(two[0]) == ["seed", "de a", "de b", "es a", "es b"], "programs have one name for each column"
+    assert render(two, "plain", two.headings).splitlines() == [
+        "lang    de  de  es  es",
+        "method   a   b   a   b",
+        "seed",
+        "------  --  --  --  --",
+        "1        1   1   1   1",
+    ]
+    several = pivot(rows, ["seed", "method"], ["lang"], ["loss"], ["mean", "n"])
+    assert several.headings["seed"] == ["lang", "", "seed"]
+    assert several.headings["method"] == ["", "", "method"]
+    assert several.headings["de n"] == ["de", "n", ""]
+    assert pivot(rows, [], ["lang"], ["loss"], ["mean", "n"]).headings["de n"] == ["de", "n"]
+    assert not pivot(rows, ["seed"], ["lang"], ["loss"]).headings, "one line is enough"
+    shortened = render(two, "plain", two.headings, width=14).splitlines()
+    assert shortened[:3] == ["lang    de  de", "method   a   b", "seed"]

@@ -101,6 +101,12 @@ def cells(
     return Cells(_in_order(down for down, _ in jobs), _in_order(across for _, across in jobs), numbers, jobs)
 
 
+class Pivot(list[Row]):
+    """The rows of a pivot table. `headings`: the lines above its columns, one for each key, where one is not enough."""
+
+    headings: Mapping[str, Sequence[str]] = {}
+
+
 def pivot(
     results: Sequence[Mapping[str, Any]],
     rows: Sequence[str],
@@ -108,7 +114,7 @@ def pivot(
     values: Sequence[str],
     aggregates: Sequence[str] = ("mean",),
     best: str | None = None,
-) -> list[Row]:
+) -> Pivot:
     """The aggregates of `values` for every combination of `rows` (down) and `cols` (across).
 
     Columns are named by the values of `cols`, followed by the value and the aggregate if there are several. `best` is
@@ -121,18 +127,38 @@ def pivot(
         # There, a job without any of the values counts among those that should have one; here, it has no place.
         results = [one for one in results if any(number_of(one, value) is not None for value in values)] or results
     found = cells(results, rows, cols, values)
-    table = []
+    table = Pivot()
+    columns: dict[str, tuple[Key, str, str]] = {}
+    headings: dict[str, Sequence[str]] = {}
+    for across, value, name in itertools.product(found.across, values, functions):
+        words = [*across, *([value] if len(values) > 1 else ()), *([name] if len(functions) > 1 else ())]
+        column = " ".join(filter(None, words)) or value
+        columns[column] = (across, value, name)
+        headings[column] = words
+    depth = len(next(iter(headings.values()), ()))
+    if cols and depth > 1:
+        table.headings = _with_names(headings, depth, rows, cols)
     for down in found.down:
         row: Row = dict(zip(rows, down, strict=True))
-        for across, value, name in itertools.product(found.across, values, functions):
-            words = (*across, value if len(values) > 1 else "", name if len(functions) > 1 else "")
-            row[" ".join(filter(None, words)) or value] = (
+        for column, (across, value, name) in columns.items():
+            row[column] = (
                 found.spread(down, across, value)
                 if name == SPREAD
                 else _aggregate(functions[name], found.numbers.get((down, across, value)))
             )
         table.append(row)
     return table
+
+
+def _with_names(
+    headings: Mapping[str, Sequence[str]], depth: int, rows: Sequence[str], cols: Sequence[str]
+) -> Mapping[str, Sequence[str]]:
+    """The headings with the names of the keys: those of `cols` before their values, those of `rows` in a last line."""
+    if not rows:
+        return headings
+    levels = [*cols, *[""] * (depth - len(cols))]
+    names = {key: [*[""] * depth, key] for key in rows} | {rows[0]: [*levels, rows[0]]}
+    return names | {column: [*words, ""] for column, words in headings.items()}
 
 
 def _aggregate(function: Callable[[Values], float | int | None], numbers: Values | None) -> float | int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.entry import Entry
 from dispatcher.report.selection import cell_text
 
@@ -66,6 +67,11 @@ class Results(list[dict[str, Any]]):
         rows = [row for row in self if all(key in row for key in only)]
         places = {_place(row, keys) for row in rows if row["job_id"] in self.with_result}
         return [row for row in rows if all(row.get(key) is not None for key in keys) or _place(row, keys) in places]
+
+    def check_value(self, key: str) -> None:
+        """Raise UsageError for a key that no row has; it names the results before the parameters."""
+        if self and all(row.get(key) is None for row in self):
+            raise UsageError(f"no result has {key!r}{nearest(key, [*self.values, *self.parameters])}")
 
     @property
     def columns(self) -> list[str]:

@@ -30,6 +30,7 @@ class Kind(enum.StrEnum):
     UNKNOWN_END = "unknown_end"
     RUNNING = "running"
     WAITED = "idle_waited"
+    PAUSED = "idle_paused"
     IDLE = "idle"
 
 

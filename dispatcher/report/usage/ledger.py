@@ -210,8 +210,13 @@ class Ledger:
         for (number, day), found in swept.idle.items():
             stay = stays[number]
             row = self._row(tuple(self._of_stay(stay, key, day) for key in self._keys))
-            waited, idle = found.waited, [all_ - some for all_, some in zip(found.idle, found.waited, strict=True)]
-            for kind, seconds in ((Kind.WAITED, waited), (Kind.IDLE, idle)):
+            otherwise = [
+                idle - waited - paused for idle, waited, paused in zip(*msgspec.structs.astuple(found), strict=True)
+            ]
+            kinds = {Kind.WAITED: found.waited, Kind.IDLE: otherwise}
+            if any(found.paused):
+                kinds[Kind.PAUSED] = found.paused
+            for kind, seconds in kinds.items():
                 row.add(kind, (seconds[CPU] + seconds[GPU]) / 3600, seconds[GPU] / stay.share / 3600)
         usage.pods = len({stays[number].pod for number, _ in swept.idle})
         usage.without_pod.add(swept.alone.slots / 3600, swept.alone.gpus / 3600)

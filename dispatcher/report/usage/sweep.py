@@ -50,10 +50,12 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Idle(msgspec.Struct):
-    """Idle slot-seconds of one dispatcher on one day, of CPU slots and of GPU slots; and for which jobs waited."""
+    """Idle slot-seconds of one dispatcher on one day, of CPU slots and of GPU slots; for which jobs waited, or would
+    have run but for a pause."""
 
     idle: list[float]
     waited: list[float]
+    paused: list[float]
 
 
 class Used(msgspec.Struct):
@@ -174,7 +176,7 @@ class Sweep:
             return
         number = self._pool(stay, stay.host)
         for day, _ in self._window.by_day(begun_s, end_s):
-            self._swept.idle[stay.number, day] = Idle([0.0, 0.0], [0.0, 0.0])
+            self._swept.idle[stay.number, day] = Idle([0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
         self._events.append((begun_s, _BEGIN, number, stay.number, 0))
         self._events.append((max(begun_s, min(end_s, stay.claimed_until_s)), _LATE, number, stay.number, 0))
         for from_s, to_s in stay.drained_s:
@@ -235,21 +237,27 @@ class _Moment:
             idle[CPU] += left[CPU] * duration_s
             idle[GPU] += left[GPU] * duration_s
         if self.demand and free:
-            self._give(free, duration_s)
+            # A slot that a job could have had is not idle because of a pause.
+            self._give(free, duration_s, is_paused=False)
+            if self.paused:
+                self._give(free, duration_s, is_paused=True)
 
-    def _give(self, free: dict[int, list[float]], duration_s: float) -> None:
-        """Give waiting jobs to free slots."""
+    def _give(self, free: dict[int, list[float]], duration_s: float, *, is_paused: bool) -> None:
+        """Give waiting jobs to free slots: those that could begin, or those that a pause of method or host holds up."""
         for job_class, jobs in self.demand.items():
-            if self._eligibility.methods[job_class] in self.paused:
+            method_is_paused = self._eligibility.methods[job_class] in self.paused
+            if method_is_paused and not is_paused:
                 continue
             lacking: float = jobs
             for number, left in free.items():
                 pool = self.idle[number]
                 wanted = self._eligibility.wanted(job_class, pool.stay) if pool.claims else None
-                if wanted is None or (self.paused and host_scope(pool.host) in self.paused):
+                held_up = method_is_paused or (bool(self.paused) and host_scope(pool.host) in self.paused)
+                if wanted is None or held_up is not is_paused:
                     continue
                 on_cpu, on_gpu, slots = wanted
-                waited = self._swept.idle[pool.stay, self.day].waited
+                idle = self._swept.idle[pool.stay, self.day]
+                waited = idle.paused if is_paused else idle.waited
                 for kind, takes in ((CPU, on_cpu), (GPU, on_gpu)):
                     if takes and left[kind] and lacking:
                         taken = min(left[kind], lacking * slots)

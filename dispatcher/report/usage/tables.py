@@ -20,11 +20,12 @@ NO_JOB: Final = "(no job)"
 _NAMES: Final = {
     Kind.UNKNOWN_END: "unknown end",
     Kind.RUNNING: "running so far",
-    Kind.WAITED: "idle while jobs waited",
-    Kind.IDLE: "idle otherwise",
+    Kind.WAITED: "idle: jobs waited",
+    Kind.PAUSED: "idle: paused",
+    Kind.IDLE: "idle: otherwise",
 }
-_HEADINGS: Final = {Kind.UNKNOWN_END: "unknown end", Kind.WAITED: "idle, waited"}
-_IDLE: Final = frozenset({Kind.WAITED, Kind.IDLE})
+_HEADINGS: Final = {Kind.UNKNOWN_END: "unknown end", Kind.WAITED: "idle: waited", Kind.PAUSED: "idle: paused"}
+_IDLE: Final = frozenset({Kind.WAITED, Kind.PAUSED, Kind.IDLE})
 _NOW_S: Final = 60.0
 # What is left over counts only when it would show: a thousandth, and ten seconds.
 _LEAST_SHARE, _LEAST_HOURS = 0.001, 10 / 3600

@@ -240,6 +240,16 @@ def test_a_job_waits_when_its_needs_are_done_and_its_retry_is_due(journal: Journ
     assert journal.account(7, 8).total.hours[Kind.WAITED].slots == pytest.approx(0)
 
 
+def test_slots_are_idle_because_of_a_pause_only_where_no_other_job_waits(journal: Journal) -> None:
+    journal.pod(0, "a", cpu_slots=3)
+    journal.queue(0, "x")
+    journal.note(0, "ada@h", Paused(scope="m", why="by hand"))
+    journal.queue(2, "other", method="n")
+    journal.note(4, "ada@h", Unpaused(scope="m"))
+    usage = journal.account(0, 5)
+    assert hours(usage) == {"idle_waited": 2 + 2, "idle_paused": 4, "idle": 2 * 2 + 1 * 2 + 1}
+
+
 def test_no_job_waits_for_a_paused_method_or_host_or_a_pod_that_drains(journal: Journal) -> None:
     journal.pod(0, "a", cpu_slots=1, host="node")
     journal.queue(0, "x")
@@ -249,7 +259,7 @@ def test_no_job_waits_for_a_paused_method_or_host_or_a_pod_that_drains(journal: 
     journal.note(4, "ada@h", Unpaused(scope="host:node"))
     journal.end_pod(9, "a", 0, claimed_until=at(6))
     usage = journal.account(0, 10)
-    assert hours(usage) == {"idle_waited": 4, "idle": 5}
+    assert hours(usage) == {"idle_waited": 4, "idle_paused": 2, "idle": 3}
 
 
 def test_a_clock_that_is_ahead_changes_no_sum(journal: Journal) -> None:

@@ -62,16 +62,16 @@ def test_where_the_day_went(lab: Path, capsys: pytest.CaptureFixture[str]) -> No
         == """\
 2026-09-21 12:00:00Z to 2026-09-22 12:00:00Z (1d00h)
 
-time            GPU-hours  % of GPUs  slot-hours  % of slots
---------------  ---------  ---------  ----------  ----------
-useful               1.00        1.7        7.00         9.7
-failed               1.00        1.7        1.00         1.4
-preempted            1.00        1.7        1.00         1.4
-lost                 1.00        1.7        1.00         1.4
-superseded           1.00        1.7        1.00         1.4
-cancelled            1.00        1.7        1.00         1.4
-idle otherwise      54.00       90.0       60.00        83.3
-total               60.00      100.0       72.00       100.0
+time             GPU-hours  % of GPUs  slot-hours  % of slots
+---------------  ---------  ---------  ----------  ----------
+useful                1.00        1.7        7.00         9.7
+failed                1.00        1.7        1.00         1.4
+preempted             1.00        1.7        1.00         1.4
+lost                  1.00        1.7        1.00         1.4
+superseded            1.00        1.7        1.00         1.4
+cancelled             1.00        1.7        1.00         1.4
+idle: otherwise      54.00       90.0       60.00        83.3
+total                60.00      100.0       72.00       100.0
 
 in % of the row's GPU-hours, without GPUs of its slot-hours:
 method    GPU-hours  slot-hours  useful  failed  preempted  lost  superseded  cancelled   idle

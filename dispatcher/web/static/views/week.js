@@ -7,7 +7,8 @@ import { bar, empty, section } from "../parts.js";
 const NAMES = {
   unknown_end: "unknown end",
   running: "running so far",
-  idle_waited: "idle while jobs waited",
+  idle_waited: "idle: jobs waited",
+  idle_paused: "idle: paused",
   idle: "idle",
 };
 const KINDS = ["useful", "running", "pruned", "preempted", "superseded", "cancelled", "lost", "failed", "unknown_end", "idle_waited", "idle"];

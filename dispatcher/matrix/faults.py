@@ -1,17 +1,22 @@
-"""The faults of a sweep file or a study, collected so that all of them are listed at once; values that are respelt."""
+"""The faults of a sweep file or a study, collected so that all of them are listed at once.
+
+And what a person should know of its values: those that jobs get in another spelling, or that have another tool's form.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from dispatcher.base.values import shown, text_of
-from dispatcher.base.yaml_text import lost_forms
+from dispatcher.base.yaml_text import lost_forms, read_value, split_values
 from dispatcher.errors import nearest
 from dispatcher.matrix.entry import RESERVED
 
 # Keys that the expansion of a sweep sets.
 _MADE: Final = frozenset({"job_id", "draw"})
+_HYDRA: Final = re.compile(r"(choice|interval)\((.*)\)", re.DOTALL)
 
 
 class Faults(list[str]):
@@ -37,6 +42,45 @@ class Faults(list[str]):
     def made_names(self, keys: Iterable[str], place: str, made: frozenset[str] = _MADE) -> None:
         """Refuse keys that the expansion sets itself: they would be overwritten or lost."""
         self.extend(f"{place}{key}: is set by the expansion: choose another name" for key in keys if key in made)
+
+
+def grid_advice(key: str, value: object) -> str:
+    """What to write instead of values in the form of W&B or Hydra; empty for what is neither."""
+    values, drawn = _values_of(value), _drawn_of(value)
+    if values is not None:
+        return f"; here {key}: {text_of(values)}"
+    return drawn and f"; here random: {{seed: 0, count: 10, draw: {{{key}: {drawn}}}}}"
+
+
+def draw_advice(key: str, value: object) -> str:
+    """As `grid_advice`, for a distribution."""
+    values = _values_of(value)
+    drawn = _drawn_of(value) if values is None else f"{{choice: {text_of(values)}}}"
+    return drawn and f"; here {key}: {drawn}"
+
+
+def _values_of(value: object) -> list[Any] | None:
+    """The values of W&B's `{values: [a, b]}`, and of Hydra's `a,b` and `choice(a,b)`."""
+    if isinstance(value, Mapping):
+        listed = value.get("values", [value["value"]] if "value" in value else None)
+        return listed if isinstance(listed, list) else None
+    if not isinstance(value, str):
+        return None
+    chosen = _HYDRA.fullmatch(value.strip())
+    if chosen is not None and chosen[1] != "choice":
+        return None
+    values = split_values(value if chosen is None else chosen[2])
+    return [read_value(one) for one in values] if chosen is not None or len(values) > 1 else None
+
+
+def _drawn_of(value: object) -> str:
+    """The distribution that W&B's `{min: a, max: b}` and Hydra's `interval(a,b)` are; empty for others."""
+    if isinstance(value, Mapping) and "min" in value and "max" in value:
+        kind = str(value.get("distribution", "uniform")).removesuffix("_values")
+        kind = "integer" if kind == "int_uniform" else kind.removeprefix("q_")
+        return f"{{{kind}: {text_of([value['min'], value['max']])}}}"
+    chosen = _HYDRA.fullmatch(value.strip()) if isinstance(value, str) else None
+    return f"{{uniform: [{chosen[2]}]}}" if chosen is not None and chosen[1] == "interval" else ""
 
 
 def respelt(document: bytes) -> Iterator[str]:

@@ -39,7 +39,7 @@ from dispatcher.base.values import is_name, shown
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.condition import check_condition, holds
 from dispatcher.matrix.draw import draw, make_drawer
-from dispatcher.matrix.faults import Faults
+from dispatcher.matrix.faults import Faults, draw_advice, grid_advice
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.pattern import fill
 
@@ -169,7 +169,7 @@ def _axes(sweep: Mapping[str, Any], place: str, faults: Faults) -> list[Axis]:
         if isinstance(values, list) and values:
             axes.append([{key: value} for value in values])
         else:
-            faults.append(f"{place}grid.{key} = {shown(values)}: expected a list of values")
+            faults.append(f"{place}grid.{key} = {shown(values)}: expected a list of values{grid_advice(key, values)}")
     groups = sweep.get("zip")
     for group in groups if isinstance(groups, list) else [groups]:
         axes += _zip_axis(faults.mapping({"zip": group}, "zip", place), place, faults)
@@ -188,7 +188,7 @@ def _zip_axis(group: Mapping[str, Any], place: str, faults: Faults) -> list[Axis
     lists = {key: values for key, values in group.items() if isinstance(values, list) and values}
     for key, values in group.items():
         if key not in lists:
-            faults.append(f"{place}zip.{key} = {shown(values)}: expected a list of values")
+            faults.append(f"{place}zip.{key} = {shown(values)}: expected a list of values{grid_advice(key, values)}")
     lengths = {key: len(values) for key, values in lists.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
@@ -215,7 +215,8 @@ def _random_axis(document: Mapping[str, Any], place: str, faults: Faults) -> lis
         try:
             drawers[name] = make_drawer(distribution)
         except ValueError as error:
-            faults.append(f"{place}random.draw.{name} = {shown(distribution)}: {error}")
+            advice = draw_advice(name, distribution)
+            faults.append(f"{place}random.draw.{name} = {shown(distribution)}: {error}{advice}")
     faults.made_names(drawers, f"{place}random.draw.")
     if not document.get("draw"):
         faults.append(f"{place}random.draw is missing: expected parameters such as lr: {{log_uniform: [1e-5, 1e-3]}}")

@@ -5,6 +5,10 @@ syntax that needs a shell is refused. `{key}` is a value of the entry, `{script}
 `{python}` the method's interpreter; a method with its own interpreter also uses it for a first word `python` or
 `python3`. `{{key}}` is the literal text `{key}`; braces around anything other than a key or a plain word are kept, so
 JSON and awk programs need no escaping.
+
+`{key?text}` is optional: the text, in which `{key}` may stand, where the entry has a value for the key, and nothing
+where it has none: no such key, null, false or empty text. `{key?}` is short for `{key?{key}}`. A word of which nothing
+is left is left out: `{amp?--amp} {warmup?--warmup} {warmup?}`.
 """
 
 from __future__ import annotations
@@ -23,8 +27,13 @@ from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
 from dispatcher.templates.shell_syntax import shell_syntax
 
-_PLACEHOLDER = re.compile(r"\{\{([^{}]+)\}\}|\{([^{}]+)\}")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_KEY: Final = r"[A-Za-z_][A-Za-z0-9_.-]*"
+# Escaped, optional with its text, a key.
+_PLACEHOLDER = re.compile(rf"\{{\{{([^{{}}]+)\}}\}}|\{{({_KEY})\?((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}|\{{([^{{}}]+)\}}")
+_UNFINISHED: Final = re.compile(rf"\{{{_KEY}\?[^}}]*\Z")
+_WORD = re.compile(_KEY)
+# Of these the text is that of no value: YAML's false and null, and Python's None, in any case.
+_NO_VALUE: Final = ("", "false", "null", "none")
 
 _PYTHONS: Final = ("python", "python3")
 OWN_PLACEHOLDERS: Final = ("script", "python")
@@ -44,7 +53,10 @@ def command_line(method: Method, entry: Entry, script: Path, python: str = "") -
     check_command(method, entry)
     python = python or os.fspath(interpreter(method.python))
     known = {**entry.document(), "python": python, "script": os.fspath(script)}
-    line = [_filled(word, known, entry) for word in _words(_command(method, entry))]
+    filled = [_filled(word, known, entry) for word in _words(_command(method, entry))]
+    if filled[0] is None:
+        raise TemplateError(f"{entry.job_id}: the first word of the command is left out: a program cannot be optional")
+    line = [word for word in filled if word is not None]
     if method.python is not None and line[0] in _PYTHONS:
         line[0] = python
     return line
@@ -66,18 +78,21 @@ def shell_problem(method: Method, entry: Entry) -> str:
 
 def unfilled(method: Method, entry: Entry) -> list[str]:
     """The placeholders of the entry's command for which the entry has no value."""
-    keys = _keys(_command(method, entry))
+    needed, optional = _keys(_command(method, entry))
+    # A command of its own has no word for keys that others have: one that is missing is misspelt.
+    keys = needed | optional if entry.command is not None else needed
     return [key for key in sorted(keys) if _WORD.fullmatch(key) and key not in OWN_PLACEHOLDERS and not entry.has(key)]
 
 
 def placeholders(method: Method, entry: Entry) -> frozenset[str]:
     """The keys of the placeholders in the entry's command."""
-    return _keys(_command(method, entry))
+    needed, optional = _keys(_command(method, entry))
+    return needed | optional
 
 
 def uses_script(method: Method, entry: Entry) -> bool:
     """Whether the entry's command runs a rendered training script; otherwise it needs no template."""
-    return "script" in _keys(_command(method, entry))
+    return "script" in placeholders(method, entry)
 
 
 def runs_python(method: Method) -> bool:
@@ -101,24 +116,49 @@ def _words(command: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _keys(command: str | tuple[str, ...]) -> frozenset[str]:
-    return frozenset(match[2] for word in _words(command) for match in _PLACEHOLDER.finditer(word) if match[2])
+def _keys(command: str | tuple[str, ...]) -> tuple[frozenset[str], frozenset[str]]:
+    """The keys of placeholders, and those that are optional."""
+    matches = [match for word in _words(command) for match in _PLACEHOLDER.finditer(word)]
+    inner = (within[4] for match in matches if match[3] for within in _PLACEHOLDER.finditer(match[3]) if within[4])
+    optional = {*(match[2] for match in matches if match[2]), *inner}
+    return frozenset(match[4] for match in matches if match[4]), frozenset(optional)
 
 
-def _filled(word: str, known: Mapping[str, Any], entry: Entry) -> str:
+def _filled(word: str, known: Mapping[str, Any], entry: Entry) -> str | None:
+    """The word with its placeholders filled; None where it is left out."""
+    if _UNFINISHED.search(word):
+        raise TemplateError(
+            f"{entry.job_id}: the command's {shown(word)} lacks a }}: each word is optional by itself, as in "
+            "{name?--name} {name?}"
+        )
+    is_optional = False
+
     def fill(match: re.Match[str]) -> str:
-        if match[1] is not None:
-            return f"{{{match[1]}}}" if match[1] in known or _WORD.fullmatch(match[1]) else match[0]
-        if match[2] in known:
-            return _argument(match[2], known[match[2]], entry)
-        if not _WORD.fullmatch(match[2]):
+        nonlocal is_optional
+        escaped, key = match[1], match[2] or match[4]
+        if escaped is not None:
+            is_ours = escaped in known or _WORD.fullmatch(escaped.partition("?")[0])
+            return f"{{{escaped}}}" if is_ours else match[0]
+        if match[2] is not None:
+            if not _has_value(known.get(key)):
+                is_optional = True
+                return ""
+            return _PLACEHOLDER.sub(fill, match[3] or f"{{{key}}}")
+        if key in known:
+            return _argument(key, known[key], entry)
+        if not _WORD.fullmatch(key):
             return match[0]
         raise TemplateError(
             f"{entry.job_id}: the command's {shown(word)} has {match[0]}, which the entry does not have"
-            f"{nearest(match[2], known)}; {braces_advice(match[2])}"
+            f"{nearest(key, known)}; {braces_advice(key)}"
         )
 
-    return _PLACEHOLDER.sub(fill, word)
+    filled = _PLACEHOLDER.sub(fill, word)
+    return None if is_optional and not filled else filled
+
+
+def _has_value(value: object) -> bool:
+    return text_of(value).strip().lower() not in _NO_VALUE
 
 
 def braces_advice(key: str) -> str:

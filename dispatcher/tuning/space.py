@@ -12,7 +12,7 @@ import msgspec
 from dispatcher.base.values import shown
 from dispatcher.errors import UsageError
 from dispatcher.matrix.draw import make_drawer, rounded
-from dispatcher.matrix.faults import Faults
+from dispatcher.matrix.faults import Faults, draw_advice
 from dispatcher.matrix.new_jobs import check_key
 
 
@@ -65,7 +65,7 @@ def read_space(document: Mapping[str, Any], faults: Faults) -> dict[str, Distrib
         except UsageError as error:
             faults.append(str(error))
         except ValueError as error:
-            faults.append(f"space.{name} = {shown(described)}: {error}")
+            faults.append(f"space.{name} = {shown(described)}: {error}{draw_advice(name, described)}")
         else:
             ((kind, choices),) = described.items()
             space[name] = Distribution(str(kind).replace("-", "_"), list(choices))

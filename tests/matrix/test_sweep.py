@@ -253,3 +253,32 @@ def test_all_ids_that_cannot_be_used_are_named() -> None:
     assert (len(many), many[-1]) == (21, "... and 2,980 more like this")
     alike = faults(sweep("x", grid={"a": list(range(3000))})).splitlines()
     assert (len(alike), alike[-1]) == (21, "... and 2,979 more like this")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "advice"),
+    [
+        ({"grid": {"lr": {"values": [0.1, "a"]}}}, 'expected a list of values; here lr: [0.1, "a"]'),
+        ({"grid": {"lr": {"value": 3}}}, "here lr: [3]"),
+        ({"grid": {"lr": "0.1,2.10,x"}}, 'here lr: [0.1, "2.10", "x"]'),
+        ({"zip": {"lr": "choice(1,2)"}}, "here lr: [1, 2]"),
+        (
+            {"grid": {"lr": {"distribution": "log_uniform_values", "min": 1e-3, "max": 0.1}}},
+            "here random: {seed: 0, count: 10, draw: {lr: {log_uniform: [0.001, 0.1]}}}",
+        ),
+        ({"grid": {"lr": "interval(0, 1)"}}, "here random: {seed: 0, count: 10, draw: {lr: {uniform: [0, 1]}}}"),
+        ({"random": {"seed": 1, "count": 1, "draw": {"lr": {"min": 0, "max": 1}}}}, "here lr: {uniform: [0, 1]}"),
+        ({"random": {"seed": 1, "count": 1, "draw": {"lr": {"values": [1, 2]}}}}, "here lr: {choice: [1, 2]}"),
+    ],
+)
+def test_values_in_the_form_of_other_tools_are_told_ours(sweep, advice):
+    with pytest.raises(ManifestError) as raised:
+        expand({"defaults": {"method": "m"}, "job_id": "{lr}", "sweeps": [sweep]})
+    assert f"{advice}" in str(raised.value)
+
+
+@pytest.mark.parametrize("value", ["x", "range(0,3)", {}, 3, {"values": 3}, {"min": 1}, ""])
+def test_other_values_get_no_such_advice(value):
+    with pytest.raises(ManifestError) as raised:
+        expand({"defaults": {"method": "m"}, "job_id": "{lr}", "sweeps": [{"grid": {"lr": value}}]})
+    assert "; here" not in str(raised.value)

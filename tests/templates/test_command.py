@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
 from dispatcher.matrix import Entry
-from dispatcher.templates.command import placeholders
+from dispatcher.templates.command import placeholders, unfilled
 from dispatcher.templates.render import command_line, uses_script
 
 WORDS = [*HOSTILE_WORDS, "{script}", "{{x}}", "%s", "|", ">", "\x1b[0m"]
@@ -101,3 +101,39 @@ def test_what_cannot_be_filled_is_named(command: str, params: dict[str, Any], ex
     with pytest.raises(TemplateError) as caught:
         command_line(METHOD, entry(command, **params), SCRIPT)
     assert all(part in str(caught.value) for part in expected.split(".*"))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (True, ["--amp", "--amp=true", "true", "x-amp-y"]),
+        ("O1", ["--amp", "--amp=O1", "O1", "x-amp-y"]),
+        (0, ["--amp", "--amp=0", "0", "x-amp-y"]),
+        *((value, ["x-y"]) for value in (False, None, "", " ", "False", "None", "null")),
+    ],
+)
+def test_optional_words(value: Any, words: list[str]) -> None:
+    command = "run {amp?--amp} {amp?--amp={amp}} {amp?} x-{amp?amp-}y"
+    assert command_line(METHOD, entry(command, amp=value), SCRIPT) == ["run", *words]
+    assert command_line(METHOD, entry(tuple(command.split()), amp=value), SCRIPT) == ["run", *words]
+    assert placeholders(METHOD, entry(command)) == {"amp"}
+
+
+def test_an_optional_word_of_a_method_is_left_out_where_the_entry_has_no_such_key() -> None:
+    method = Method(name="m", template=Path("t.py"), command="run {lr} {amp?--amp}")
+    assert command_line(method, entry(lr=1), SCRIPT) == ["run", "1"]
+    assert unfilled(method, entry(lr=1)) == []
+    assert unfilled(METHOD, entry("run {amp?--amp}", lr=1)) == ["amp"], "one of the job's own command is misspelt"
+    assert unfilled(METHOD, entry("run {amp?--lr={lrr}}", amp=1)) == ["lrr"]
+
+
+def test_optional_words_that_cannot_be_used() -> None:
+    with pytest.raises(TemplateError, match=r"each word is optional by itself, as in \{name\?--name\} \{name\?\}"):
+        command_line(METHOD, entry("run {amp?--amp {amp}}", amp=1), SCRIPT)
+    with pytest.raises(TemplateError, match="a program cannot be optional"):
+        command_line(METHOD, entry("{tool?} x", tool=None), SCRIPT)
+
+
+def test_an_empty_text_that_is_not_optional_is_an_argument() -> None:
+    line = command_line(METHOD, entry("run {x} -{x} {{x?y}} {?} {1?2}", x=""), SCRIPT)
+    assert line == ["run", "", "-", "{x?y}", "{?}", "{1?2}"]

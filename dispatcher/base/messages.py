@@ -15,6 +15,13 @@ def first_names(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
+def shortened(names: Sequence[str], most: int = 8) -> list[str]:
+    """The names for one line: of more than `most` the first ones, how many are left out, and the last two."""
+    if len(names) <= most:
+        return list(names)
+    return [*names[: most - 3], f"... {len(names) - most + 1:,} more ...", *names[-2:]]
+
+
 def indented(heading: str, lines: Iterable[str], most: int | None = None) -> str:
     """`heading`, then each line indented below it; beyond `most` of them only how many more there are."""
     listed = list(lines)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from dispatcher.base.messages import shortened
 from dispatcher.cli.command_options import CommandOptions, TakesCommand, command_options, given_command
 from dispatcher.cli.common import jobs_argument, open_workspace, where_option
 from dispatcher.cli.hardware import hosts_option
@@ -131,7 +132,9 @@ def _queued(snapshot: Snapshot, names: tuple[str, ...], where: Where) -> list[st
     others = {job: snapshot.records[job].state for job in selected if snapshot.records[job].state is not State.QUEUED}
     exact = [f"{job} is {state}" for job, state in others.items() if job in names]
     if exact:
-        raise StateError(f"only queued jobs can be submitted: {', '.join(exact)}. Queue it with `dispatcher requeue`")
+        raise StateError(
+            f"only queued jobs can be submitted: {', '.join(shortened(exact))}. Queue it with `dispatcher requeue`"
+        )
     chosen = [job for job in selected if job not in others]
     if not chosen:
         none = "is queued" if any(map(is_glob, names)) or where else "matches"
@@ -157,5 +160,5 @@ def _manifests(config: Config, snapshot: Snapshot, jobs: list[str]) -> dict[str,
             found.update({job: path for job in jobs if job in listed and job not in found})
     missing = [job for job in jobs if job not in found]
     if missing:
-        raise StateError(f"no manifest lists {', '.join(missing)}: {snapshot.unknown_job}")
+        raise StateError(f"no manifest lists {', '.join(shortened(missing))}: {snapshot.unknown_job}")
     return found

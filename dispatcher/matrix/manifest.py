@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.base import files
-from dispatcher.base.messages import first_names
+from dispatcher.base.messages import first_names, shortened
 from dispatcher.base.users import name_of
 from dispatcher.base.values import shown
 from dispatcher.errors import ManifestError, StorageError
@@ -169,7 +169,8 @@ class _Reader:
         """Every fault, after all entries were read."""
         faults = self._faults
         for job_id, places in self._positions.items():
-            listed = " and ".join([", ".join(map(str, places[:-1])), str(places[-1])])
+            *others, last = shortened(list(map(str, places)))
+            listed = f"{', '.join(others)} and {last}"
             faults.append(f"duplicate job_id: {job_id} (entries {listed}); give each entry a job_id of its own")
         faults.extend(_case_faults(self._entries))
         faults.extend(_needs_faults(self._needs, self._entries, known_ids, self._mentioned))
@@ -209,7 +210,8 @@ def _case_faults(entries: Collection[str]) -> list[str]:
     for job_id in entries:
         groups.setdefault(job_id.lower(), []).append(job_id)
     return [
-        f"{' and '.join(ids)}: differ only in case, and would share a directory on some filesystems: rename one"
+        f"{' and '.join(shortened(ids))}: differ only in case, and would share a directory on some filesystems: "
+        "rename one"
         for ids in groups.values()
         if len(ids) > 1
     ]
@@ -229,7 +231,7 @@ def _needs_faults(
                 for other in needed
                 if other not in entries and other not in known and other not in mentioned
             )
-    cycles = [" -> ".join(cycle) for cycle in find_cycles(needs)]
+    cycles = [" -> ".join(shortened(cycle)) for cycle in find_cycles(needs)]
     faults.extend(f"{cycle}: a cycle of needs, so none of these jobs can start" for cycle in cycles)
     return faults
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dispatcher.base.messages import shortened
+
 Needs = Mapping[str, Sequence[str]]
 
 
@@ -28,7 +30,7 @@ def topological_order(needs: Needs) -> list[str]:
     """The ids of the mapping, each after those that it needs, else in the mapping's order; ValueError on a cycle."""
     order, cycles = _walk(needs)
     if cycles:
-        raise ValueError(" -> ".join(cycles[0]))
+        raise ValueError(" -> ".join(shortened(cycles[0])))
     return order
 
 
@@ -53,6 +55,9 @@ def _walk(needs: Needs) -> tuple[list[str], list[list[str]]]:
                     on_path.add(other)
                     remaining.append(iter(needs[other]))
                     break
+                if other in reported or path[-1] in reported:
+                    # One cycle of a group is enough, and to follow each of many would be quadratic.
+                    continue
                 cycle = path[path.index(other) :]
                 if reported.isdisjoint(cycle):
                     cycles.append([*cycle, other])

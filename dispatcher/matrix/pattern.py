@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import glob
+import re
 import string
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.base.values import shown, text_of
 from dispatcher.errors import nearest
+
+# The longest id.
+_WIDEST: Final = 200
 
 _Part = tuple[str, str | None, str]
 
@@ -38,6 +42,9 @@ def _parts(pattern: str) -> tuple[_Part, ...]:
     for _, key, form, conversion in parsed:
         if key == "" or conversion or (form and "{" in form):
             raise ValueError(f"{shown(pattern)} is not a pattern: expected fields such as {{lang}} or {{seed:03d}}")
+        # A width of a billion would fill the memory.
+        if any(len(number) > 3 or int(number) > _WIDEST for number in re.findall(r"[0-9]+", form or "")):
+            raise ValueError(f"{shown(pattern)} is not a pattern: {{{key}:{form}}} is wider than {_WIDEST} letters")
     return tuple((literal, key, form or "") for literal, key, form, _ in parsed)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dispatcher.base.messages import counted, indented, problems
+from dispatcher.base.messages import counted, indented, problems, shortened
 from dispatcher.errors import CheckpointMismatchError, ConfigError, ManifestError, ModelStateError
 
 
@@ -25,3 +25,8 @@ def test_errors_with_faults_are_worded_alike() -> None:
     mismatch = str(CheckpointMismatchError("step/1", faults, "Do this")).splitlines()
     assert mismatch[0] == "step/1: 21 leaves do not fit" and mismatch[-2:] == ["  ... and 1 more", "Do this"]
     assert str(ModelStateError(faults)).splitlines()[-2:] == ["  fault 19", "  ... and 1 more"]
+
+
+def test_a_long_list_on_one_line() -> None:
+    assert shortened(["a", "b", "c"], 3) == ["a", "b", "c"]
+    assert shortened([str(one) for one in range(2000)], 5) == ["0", "1", "... 1,996 more ...", "1998", "1999"]

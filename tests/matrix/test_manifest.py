@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -273,3 +274,25 @@ def test_reading_manifests_loads_no_heavy_library() -> None:
         "import sys, dispatcher.matrix.manifest; print(sorted({'yaml', 'jinja2', 'click', 'jax'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_fault_of_very_many_entries_is_one_short_line(tmp_path):
+    many = 100_000
+    path = tmp_path / "matrix.json"
+    path.write_text(json.dumps([{"job_id": "a", "method": "m"}] * many))
+    with pytest.raises(ManifestError) as raised:
+        load_manifest(path, None)
+    (fault,) = raised.value.problems
+    assert fault.startswith("duplicate job_id: a (entries 1, 2, 3, 4, 5, ... 99,993 more ..., 99999 and 100000); ")
+    ring = [{"job_id": f"j{one}", "method": "m", "needs": [f"j{(one + 1) % many}"]} for one in range(many)]
+    path.write_text(json.dumps(ring))
+    with pytest.raises(ManifestError) as raised:
+        load_manifest(path, None)
+    (fault,) = raised.value.problems
+    assert fault.startswith("j0 -> j1 -> j2 -> j3 -> j4 -> ... 99,994 more ... -> j99999 -> j0: a cycle of needs")
+    alike = ["".join(letters) for letters in itertools.product(*zip("abcdefghijkl", "ABCDEFGHIJKL", strict=True))]
+    path.write_text(json.dumps([{"job_id": one, "method": "m"} for one in alike]))
+    with pytest.raises(ManifestError) as raised:
+        load_manifest(path, None)
+    (fault,) = raised.value.problems
+    assert len(fault) < 400 and "4,089 more" in fault

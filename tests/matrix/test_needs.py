@@ -62,3 +62,14 @@ def test_a_chain_of_a_hundred_thousand_needs_no_stack() -> None:
     assert topological_order(needs)[0] == "99999"
     needs["100000"] = ("0",)
     assert len(find_cycles(needs)[0]) == 100_002
+
+
+def test_many_cycles_of_one_group_are_followed_once() -> None:
+    count = 100_000
+    names = [str(number) for number in range(count)]
+    # A chain, whose last job needs all others, the nearest one first, and each of which needs the first, too.
+    needs = {one: (other, "0") for one, other in itertools.pairwise(names)} | {names[-1]: tuple(reversed(names[:-1]))}
+    assert [(cycle[0], len(cycle)) for cycle in find_cycles(needs)] == [("99998", 3), ("0", count - 1)]
+    ring = dict(zip(names, ((name,) for name in [*names[1:], names[0]]), strict=True))
+    with pytest.raises(ValueError, match=r"^0 -> 1 -> 2 -> 3 -> 4 -> \.\.\. 99,994 more \.\.\. -> 99999 -> 0$"):
+        topological_order(ring)

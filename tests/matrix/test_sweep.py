@@ -282,3 +282,14 @@ def test_other_values_get_no_such_advice(value):
     with pytest.raises(ManifestError) as raised:
         expand({"defaults": {"method": "m"}, "job_id": "{lr}", "sweeps": [{"grid": {"lr": value}}]})
     assert "; here" not in str(raised.value)
+
+
+@pytest.mark.parametrize("form", [">999999999", "0>201", ".1000000000f", "099999999d"])
+@pytest.mark.parametrize("where", ["job_id", "derive", "needs"])
+def test_a_format_of_a_billion_letters_is_refused(form, where):
+    pattern = f"{{x:{form}}}"
+    sweep = {"grid": {"x": [1]}, **({"needs": [pattern]} if where == "needs" else {})}
+    document = {"defaults": {"method": "m"}, "job_id": "j", "sweeps": [sweep]}
+    document |= {"job_id": {"job_id": pattern}, "derive": {"derive": {"y": pattern}}, "needs": {}}[where]
+    with pytest.raises(ManifestError, match="is wider than 200 letters"):
+        expand(document)

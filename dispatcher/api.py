@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.base import files
 from dispatcher.base.users import owner_by, user_at_host
-from dispatcher.base.values import text_of
+from dispatcher.base.values import BadValueError, shown, text_of
 from dispatcher.config import Config, load_config
 from dispatcher.errors import DispatcherError, StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
+from dispatcher.matrix.entry import READERS
 from dispatcher.report import changes
 from dispatcher.report.overview import Overview, overview
 from dispatcher.report.scope import check_scope
@@ -299,6 +300,56 @@ class Workspace:
                     more = Change(snapshot=copy) if has_copy else Change()
                     tx.change(job, decision.event, decision.change | more)
                     outcome.changed[job] = changes.what_happened(decision.event, seen)
+        return outcome
+
+    def plan_update(
+        self, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = ()
+    ) -> changes.Plan:
+        """The jobs to which `update` would apply. Changes nothing."""
+        if not (names or states or where or user):
+            raise UsageError("name the jobs: ids, globs such as 'fft_*', --state, --user or --where key=value")
+        return changes.plan_update(self.snapshot(), names, list(states), _parsed(where, user))
+
+    def update(
+        self,
+        *names: str,
+        priority: int | None = None,
+        time_limit: str | None = None,
+        states: Iterable[str] = (),
+        where: Where = (),
+        user: Users = (),
+    ) -> Changes:
+        """Change the priority or the time limit (`"8h"`) of jobs; None leaves it as it is. Filters as for `hold`.
+
+        Globs and `where` without `states` select queued and held jobs only. An attempt that runs keeps its limit.
+        """
+        plan = self.plan_update(names, states=states, where=where, user=user)
+        return self.apply_update(plan, priority=priority, time_limit=time_limit)
+
+    def apply_update(
+        self, plan: changes.Plan, *, priority: int | None = None, time_limit: str | None = None
+    ) -> Changes:
+        """As `update`, for the jobs of a plan. Raises UsageError for a value that cannot be used."""
+        if priority is None and time_limit is None:
+            raise UsageError("what is to change? --priority N or --time-limit TIME")
+        given: dict[str, Any] = {"priority": priority, "time_limit": time_limit}
+        for key, value in given.items():
+            try:
+                _ = value is None or READERS[key][1](value)
+            except BadValueError as error:
+                raise UsageError(f"{key} = {shown(value)}: {error}") from None
+        asked = Change(**{key: value for key, value in given.items() if value is not None})
+        outcome = Changes({}, {}, {}, tuple(plan.left_alone))
+        with self.transaction() as tx:
+            for job in plan.jobs:
+                record = tx.record(job)
+                decision = changes.decide_update(asked, record)
+                words = changes.what_changed(asked, record)
+                if decision.event is None:
+                    outcome.unchanged[job] = f"already {words}"
+                else:
+                    tx.change(job, decision.event, decision.change)
+                    outcome.changed[job] = words
         return outcome
 
     def _code_copy(self, plan: changes.Plan) -> tuple[str, str]:

@@ -30,6 +30,7 @@ class Workspace
 Workspace.__init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None, warn: Callable[[str], object] | None = None) -> None
 Workspace.add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest
 Workspace.apply(self, plan: changes.Plan) -> Changes
+Workspace.apply_update(self, plan: changes.Plan, *, priority: int | None = None, time_limit: str | None = None) -> Changes
 Workspace.attempts(self, job: str) -> list[dict[str, Any]]
 Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes
 Workspace.clean(self, names: Sequence[str] = (), *, what: Collection[str] = ('attempts', 'blobs'), where: Where = (), keep: int | None = None, older_than_s: float = 0.0, periodic: bool = False, remove: bool = False, on_job: Callable[[int], None] | None = None) -> Removable
@@ -47,6 +48,7 @@ Workspace.metrics(self, jobs: str | Iterable[str] = (), *, names: str | Iterable
 Workspace.notices(self) -> list[dict[str, Any]]
 Workspace.pause(self, scope: str, why: str = '') -> None
 Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False) -> changes.Plan
+Workspace.plan_update(self, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> changes.Plan
 Workspace.pods(self) -> list[PodStatus]
 Workspace.queue(self) -> list[tuple[str, str]]
 Workspace.records(self) -> dict[str, Record]
@@ -59,6 +61,7 @@ Workspace.submit(self, command: str | Sequence[str], *, name: str | None = None,
 Workspace.tell(self) -> list[dict[str, Any]]
 Workspace.test_notice(self, *targets: str) -> dict[str, Outcome]
 Workspace.transaction(self) -> Iterator[Transaction]
+Workspace.update(self, *names: str, priority: int | None = None, time_limit: str | None = None, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes
 Workspace.usage(self, *, by: Sequence[str] = (), since_s: float, until_s: float | None = None, where: Where = (), user: Users = (), utc: bool = False) -> Usage
 Workspace.wait(self, jobs: str | Iterable[str], *, timeout_s: float | None = None) -> dict[str, Record | None]
 Workspace.wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record
@@ -70,6 +73,7 @@ class Entry
 Entry.digest(self) -> str
 Entry.document(self) -> dict[str, Any]
 Entry.has(self, key: str) -> bool
+Entry.limited_to(self, time_limit: str | None) -> Entry
 Entry.owned_by(self, user: str | None) -> Entry
 Entry.shape(self) -> Hashable
 Entry.value(self, key: str) -> Any

@@ -1,4 +1,4 @@
-"""`dispatcher requeue | hold | cancel | mark | delete`: change the state of jobs."""
+"""`dispatcher requeue | hold | cancel | update | mark | delete`: change jobs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.base.values import MOST_BITS
+from dispatcher.cli.command_options import read_time_limit
 from dispatcher.cli.common import (
     MANY,
+    WholeNumber,
     confirm,
     jobs_argument,
     json_option,
@@ -23,6 +26,7 @@ from dispatcher.cli.common import (
 from dispatcher.cli.complete import complete_jobs
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note, print_json
+from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.submitted import is_submitted
 from dispatcher.run_state.states import MARKABLE, Record, State
@@ -78,6 +82,38 @@ def cancel(asked: Asked) -> int:
     jobs that are not done.
     """
     return _request(State.ABANDONED, "cancel", asked)
+
+
+@click.command()
+@click.option("--priority", type=WholeNumber(-MOST_BITS, MOST_BITS), metavar="N", help="Higher is claimed first.")
+@click.option("--time-limit", metavar="TIME", help="Stop the job after this time: 90m, 8h, or seconds.")
+@_asked
+def update(asked: Asked, priority: int | None, time_limit: str | None) -> int:
+    """Change the priority or the time limit of jobs, instead of those in the manifest.
+
+    Select them by ids, globs, --state and --where. A glob or --where alone selects queued and held jobs. An attempt
+    that runs keeps its time limit.
+    """
+    if priority is None and time_limit is None:
+        raise UsageError("what is to change? --priority N or --time-limit TIME")
+    limit = read_time_limit(time_limit)
+    workspace = open_workspace()
+    plan = workspace.plan_update(asked.jobs, states=asked.states, where=asked.where)
+    if len(plan.jobs) > MANY:
+        confirm(_question("update", plan.jobs), yes=asked.yes)
+    text = limit if limit is None or isinstance(limit, str) else f"{limit:g}s"
+    outcome = workspace.apply_update(plan, priority=priority, time_limit=text) if plan.jobs else None
+    if asked.as_json:
+        print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": tuple(plan.left_alone)})
+    elif outcome is not None:
+        _print(outcome)
+    else:
+        click.echo(
+            "nothing to update: no job that matches waits" if plan.left_alone else "nothing to update: no job matches"
+        )
+    if plan.left_alone and not asked.as_json:
+        _note_left_alone(list(plan.left_alone))
+    return 0
 
 
 @click.command()
@@ -149,12 +185,16 @@ def _request(state: State, verb: str, asked: Asked, *, changed: bool = False) ->
         )
     others = [job for job, record in plan.left_alone.items() if record.state is not state]
     if others:
-        them = "it" if len(others) == 1 else "them"
-        note(
-            f"{counted(len(others), 'job')} matched and left alone ({first_names(others)}): name {them} exactly, "
-            "or use --state"
-        )
+        _note_left_alone(others)
     return exit_code
+
+
+def _note_left_alone(others: list[str]) -> None:
+    them = "it" if len(others) == 1 else "them"
+    note(
+        f"{counted(len(others), 'job')} matched and left alone ({first_names(others)}): name {them} exactly, "
+        "or use --state"
+    )
 
 
 def _already(plan: Plan) -> str:

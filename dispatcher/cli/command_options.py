@@ -68,7 +68,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
             "resources": resources or None,
             "needs": _needs(self.needs) or None,
             "priority": self.priority,
-            "time_limit": _time_limit(self.time_limit),
+            "time_limit": read_time_limit(self.time_limit),
             "retries": self.retries,
             "env": _environment(self.env) or None,
             "env_file": None if self.env_file is None else _private_file(self.env_file),
@@ -162,7 +162,8 @@ def _needs(options: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(need for option in options for need in option.split(",")))
 
 
-def _time_limit(text: str | None) -> str | float | None:
+def read_time_limit(text: str | None) -> str | float | None:
+    """The value of `--time-limit`. Raises UsageError."""
     if text is None:
         return None
     from dispatcher.base.values import BadValueError, parse_duration

@@ -55,6 +55,7 @@ _COMMANDS: Final = {
         "requeue": "dispatcher.cli.change",
         "hold": "dispatcher.cli.change",
         "cancel": "dispatcher.cli.change",
+        "update": "dispatcher.cli.change",
         "mark": "dispatcher.cli.change",
         "edit": "dispatcher.cli.edit",
         "delete": "dispatcher.cli.change",

@@ -151,6 +151,13 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         """The same entry as a job of `user`; None: of whom it is."""
         return self if user in (None, self.user) else msgspec.structs.replace(self, user=user)
 
+    def limited_to(self, time_limit: str | None) -> Entry:
+        """The same entry with another time limit, as entries have it; None: with its own."""
+        if time_limit is None:
+            return self
+        written = {**self.written, "time_limit": time_limit}
+        return msgspec.structs.replace(self, time_limit_s=values.parse_duration(time_limit), written=written)
+
     def value(self, key: str) -> Any:
         """The value of a parameter or of a reserved key; None when the entry does not have it."""
         if key in self.params:

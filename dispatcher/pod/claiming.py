@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Outlet
 from dispatcher.pod.backlog import Backlog
@@ -120,6 +122,8 @@ class Claimer:
             gpus = self._outlets[choice.outlet].capacity.default_gpus
         claim = Claim(gpus=gpus, gpu_share=choice.slot.gpu_share)
         tx.change(job, Event.CLAIMED, change, data=claim if claim != Claim() else None)
+        if record is not None and record.time_limit is not None:
+            choice = msgspec.structs.replace(choice, entry=choice.entry.limited_to(record.time_limit))
         return Claimed(choice, passed[0], snapshot)
 
     def _postpone(self, choice: Choice) -> None:

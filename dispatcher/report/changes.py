@@ -15,7 +15,7 @@ from dispatcher.run_state.change import NOTHING, Change, Decision
 from dispatcher.run_state.edits import decide_at_rest, decide_state
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.external import Presence, presence, runs_externally
-from dispatcher.run_state.states import BY_HAND, MARKABLE, REQUESTABLE, Record, State
+from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, MARKABLE, REQUESTABLE, Record, State
 
 # The states that a glob or a lone --where selects. `requeue '*'` must not run finished jobs again or stop running
 # ones: these must be named exactly or selected with --state.
@@ -88,6 +88,30 @@ def plan(
     entries = snapshot.entries if state is State.QUEUED else {}
     copied = frozenset(job for job in jobs if job in entries and snapshot.wants_copy(entries[job]))
     return Plan(state, jobs, {job: records[job] for job in chosen if job not in jobs}, tuple(unknown), copied)
+
+
+def plan_update(snapshot: Snapshot, names: Sequence[str], states: Sequence[str], where: Where) -> Plan:
+    """The jobs whose priority or time limit is to change. A glob or --where alone selects those that wait."""
+    wanted = parse_states(states)
+    records = {job: snapshot.records[job] for job in select(snapshot, names, wanted, where)}
+    exact = {name for name in names if not is_glob(name)}
+    meant = wanted or {State.QUEUED, State.HELD}
+    jobs = {job: record for job, record in records.items() if job in exact or record.state in meant}
+    return Plan(State.QUEUED, jobs, {job: record for job, record in records.items() if job not in jobs})
+
+
+def decide_update(asked: Change, now: Record | None) -> Decision:
+    """The change of a job's priority or time limit; nothing where it has them already."""
+    if now is None:
+        return Decision(Event.QUEUED, asked | Change(state=State.QUEUED))
+    known, fields = now.fields(), asked.fields()
+    return NOTHING if all(known.get(key) == value for key, value in fields.items()) else Decision(Event.EDITED, asked)
+
+
+def what_changed(asked: Change, now: Record | None) -> str:
+    """The fields of an update for people: `priority 5, time_limit 8h`."""
+    words = ", ".join(f"{key} {value}" for key, value in asked.fields().items())
+    return f"{words}, from its next attempt on" if now is not None and now.state in IN_FLIGHT else words
 
 
 def decide(desired: State, seen: Record, now: Record | None) -> Decision:

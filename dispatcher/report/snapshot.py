@@ -172,13 +172,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return self.owner(job)
         entry = self.entries.get(job) if key in SCHEDULING else None
         entry = entry or self.entry(job)
+        record = self.records.get(job)
+        if entry is not None and record is not None and key == "time_limit":
+            entry = entry.limited_to(record.time_limit)
         if entry is not None and key != "priority":
             value = entry.value(key)
             if value is not None:
                 return value
         if key == "job_id":
             return job
-        record = self.records.get(job)
         if record is None:
             return None
         if key == "priority":

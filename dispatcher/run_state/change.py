@@ -50,6 +50,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_at: _Field[str] = UNSET
     user: _Field[str] = UNSET
     ad_hoc: _Field[bool] = UNSET
+    time_limit: _Field[str] = UNSET
 
     def fields(self) -> dict[str, Any]:
         """The fields that change, as JSON values."""

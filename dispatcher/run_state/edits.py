@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.values import shown
+from dispatcher.base.values import BadValueError, parse_duration, shown
 from dispatcher.errors import FormatError
 from dispatcher.run_state import external
 from dispatcher.run_state.change import NOTHING, Change, Decision, split
@@ -35,7 +35,7 @@ from dispatcher.run_state.states import (
 from dispatcher.run_state.status_file import TIMES, whole_second
 
 # A person may set these; the other known fields belong to the dispatchers.
-_EDITABLE = frozenset({"state", "priority", "desired", "retry_at"})
+_EDITABLE = frozenset({"state", "priority", "time_limit", "desired", "retry_at"})
 # The fields that a requeued job begins without.
 FRESH_START: Final = Change(
     pod=None, pid=None, gpu=None, started_at=None, host=None, finished_at=None, exit_code=None, reason=None, error=None,
@@ -201,7 +201,11 @@ def _difference(line: Mapping[str, Any], base: Record) -> tuple[dict[str, Any], 
         if not unset and not _same_field(key, value, old.get(key)):
             changed[key] = value
     # Our own fields may be left out: `{"state": "queued"}` is a valid way to requeue a job.
-    removed = {key for key in old if key not in line and (key not in FIELD_NAMES or key in ("priority", "desired"))}
+    removed = {
+        key
+        for key in old
+        if key not in line and (key not in FIELD_NAMES or key in ("priority", "time_limit", "desired"))
+    }
     return changed, removed
 
 
@@ -270,12 +274,21 @@ def _outcome(job: str, line: Mapping[str, Any], event: Event, fields: dict[str, 
 
 def _set_editable(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
     """Add the fields that a person may set freely to `fields`; why one cannot be used, empty when all can."""
-    for key, kind, expected in (("priority", int, "a whole number"), ("retry_at", str, "a time or null")):
+    for key, kind, expected in (
+        ("priority", int, "a whole number"),
+        ("time_limit", str, 'a time such as "8h"'),
+        ("retry_at", str, "a time or null"),
+    ):
         if key not in changed:
             continue
         value = changed[key]
         if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
             return f"{key} {value!r} is not {expected}"
+        if key == "time_limit" and value is not None:
+            try:
+                parse_duration(value)
+            except BadValueError as error:
+                return f"time_limit {value!r}: {error}"
         if key == "retry_at" and value is not None:
             value = normalized_time(str(value))
             if value is None:

@@ -54,7 +54,7 @@ class Event(enum.StrEnum):
     ABANDONED = "abandoned"  # the job was cancelled
     REQUESTED = "requested"  # the job runs, and its attempt is to be stopped for another state
     MARKED = "marked"  # the job was set to done or failed by hand
-    EDITED = "edited"  # the priority or a field of a person's own was changed
+    EDITED = "edited"  # the priority, the time limit or a field of a person's own was changed
     DELETED = "deleted"  # the record was removed; its history stays
     UNPAUSED = "unpaused"  # claiming within a scope continues
     CLEARED = "cleared"  # a refused edit was dismissed

@@ -91,10 +91,10 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     where the last checkpoint is kept (OutletOffer.place); only in workspaces with configured hosts. `error` is the last
     error line of the last failed attempt. `external`: a process that no dispatcher started runs or ran the job.
     `desired` is the state that a person asked for while the job runs; `done` is asked for by an adaptive sweep.
-    `priority` replaces the one of the manifest's entry. `code` is the shipped code that the attempt runs: its commit,
-    `+dirty` if the files differ from it, and the digest of the archive, both shortened; None where an attempt runs in
-    the workspace itself. `snapshot` is the copy of the code that attempts run until a person queues the job again,
-    named as in `code`.
+    `priority` and `time_limit` (with a unit) replace those of the manifest's entry. `code` is the shipped code that the
+    attempt runs: its commit, `+dirty` if the files differ from it, and the digest of the archive, both shortened; None
+    where an attempt runs in the workspace itself. `snapshot` is the copy of the code that attempts run until a person
+    queues the job again, named as in `code`.
     `ad_hoc`: the job's entry is its last line in matrix/submitted.jsonl; a line there counts for such a job only.
     `user` owned the job when attempt `attempt` was claimed.
     `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it shows, without opening a file,
@@ -129,6 +129,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     checkpoint_at: str | None = None
     user: str | None = None
     ad_hoc: bool = False
+    time_limit: str | None = None
     rev: int = 0
     extra: Mapping[str, Any] = {}
 

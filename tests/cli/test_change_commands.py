@@ -10,8 +10,10 @@ import subprocess
 
 import pytest
 
+from dispatcher import Workspace
 from dispatcher.base.users import user_at_host
 from dispatcher.run_state.events import Paused
+from dispatcher.run_state.states import State
 
 
 def journal_of(lab, job):
@@ -389,3 +391,32 @@ def test_the_hint_for_a_word_of_other_tools(lab):
         outcome = lab.run(word, "base")
         assert outcome.code == 2
         assert f"no such command '{word}' (did you mean '{verb}'?)" in outcome.err
+
+
+def test_the_priority_and_the_time_limit_of_jobs_are_changed(lab):
+    outcome = lab.run("update", "base", "--priority", "5", "--time-limit", "90m")
+    assert (outcome.code, outcome.out) == (0, "base: priority 5, time_limit 90m\n")
+    assert lab.run("update", "base", "--priority", "5").out == "base: already priority 5\n"
+    lab.put("fft_german_s1", "running")
+    lab.put("fft_german_s2", "done")
+    outcome = lab.run("update", "fft_*", "--time-limit", "300")
+    assert outcome.out.splitlines() == [f"fft_spanish_s{seed}: time_limit 300s" for seed in (1, 2)]
+    assert "2 jobs matched and left alone (fft_german_s1, fft_german_s2)" in outcome.err
+    assert lab.run("update", "fft_german_s1", "--priority", "1").out.endswith("priority 1, from its next attempt on\n")
+    lines = json.loads(lab.layout.status_file.read_text())
+    assert (lines["base"]["priority"], lines["base"]["time_limit"], lines["base"]["state"]) == (5, "90m", "queued")
+    limited = lab.run("status", "--where", "time_limit=300s").out
+    assert "2 jobs: queued 2" in limited
+    assert "what is to change? --priority N or --time-limit TIME" in lab.run("update", "base").err
+    assert "expected a time such as 90m" in lab.run("update", "base", "--time-limit", "soon").err
+    assert "name the jobs" in lab.run("update", "--priority", "1").err
+
+
+def test_a_job_ends_by_the_time_limit_that_it_was_given_by_command(fleet):
+    fleet.write_manifest([{"job_id": "a", "method": "m", "command": "sleep 600", "gpus": 0, "time_limit": "8h"}])
+    workspace = Workspace(fleet.root)
+    assert workspace.update("a", time_limit="1s").changed == {"a": "time_limit 1s"}
+    fleet.run_all("--slots", "1")
+    record = workspace.records()["a"]
+    assert (record.state, record.reason) == (State.FAILED, "time limit")
+    assert json.loads(workspace.layout.attempt("a", 1).entry.read_text())["time_limit"] == "1s"

@@ -24,7 +24,7 @@ from dispatcher.workspace import Layout
 NOWHERE = Layout("/nowhere")
 
 Lines = dict[str, dict[str, Any]]
-_SETTABLE = {"state", "desired", "priority", "retry_at"}
+_SETTABLE = {"state", "desired", "priority", "time_limit", "retry_at"}
 
 
 class World:
@@ -256,6 +256,8 @@ def world_with(state: State, **fields: Any) -> World:
         ({"attempt": 4}, "attempt was changed"),
         ({"priority": "high"}, "priority 'high' is not a whole number"),
         ({"priority": True}, "priority True"),
+        ({"time_limit": 8}, 'time_limit 8 is not a time such as "8h"'),
+        ({"time_limit": "8"}, "time_limit '8': expected a time such as 90m"),
         ({"retry_at": 5}, "retry_at 5"),
         ({"retry_at": "tomorrow"}, "retry_at 'tomorrow' is not a time"),
         ({"retry_at": "2026-06-17T26:12:00Z"}, "is not a time"),

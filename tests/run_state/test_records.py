@@ -17,7 +17,7 @@ FIELDS: dict[str, Any] = {
     "exit_code": 0, "reason": BY_HAND, "error": "", "outlet": "local", "handle": "1", "code": "c", "external": True,
     "priority": 0, "desired": State.HELD, "retries": 1, "requeues": 1, "retry_at": "", "ran_with": DIGEST, "backoff": 1,
     "furthest_step": 0.0, "furthest_checkpoint": 1.5, "checkpoint_at": "",
-    "ad_hoc": True, "extra": {"note": None},
+    "ad_hoc": True, "time_limit": "8h", "extra": {"note": None},
 }  # fmt: skip
 
 

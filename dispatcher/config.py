@@ -350,6 +350,25 @@ def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | 
     return path
 
 
+def write_max_running(layout: Layout, method: str, most: int) -> None:
+    """Write `max_running` of a method into dispatcher.yaml. Raises ConfigError where the file cannot be changed so."""
+    from dispatcher.base import yaml_text
+
+    path = Path(os.path.realpath(layout.config_file))
+    load_config(layout)
+    by_hand = f"write `max_running: {most}` under `methods: {method}:` by hand"
+    try:
+        text = files.read_plain(path).decode("utf-8") if path.exists() else ""
+        changed = yaml_text.with_number(text, ("methods", method, "max_running"), most)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}: {by_hand}") from None
+    with files.storing("writing", path):
+        mode = os.stat(path).st_mode & 0o777 if path.exists() else None
+        files.replace_file(path, changed.encode())
+        if mode is not None:
+            os.chmod(path, mode)
+
+
 def _load(path: Path, expected: str = "keys and values such as matrix: matrix/matrix.json") -> Mapping[Any, Any] | None:
     """The keys of a file; None when there is none."""
     try:

@@ -268,6 +268,58 @@ def dump(document: Any) -> str:
     return text
 
 
+def with_number(text: str, path: tuple[str, ...], number: int) -> str:
+    """The document with another number at `path`; all else stays, comments too. ValueError where that cannot be so."""
+    import yaml
+
+    wanted: Any = load(text)
+    wanted = {} if wanted is None else wanted
+    here = wanted
+    for key in path[:-1]:
+        if not isinstance(here, dict) or not isinstance(here.get(key) or {}, dict):
+            raise BadValueError("holds other things than keys and values")
+        here[key] = here.get(key) or {}
+        here = here[key]
+    here[path[-1]] = number
+    changed = _inserted(text, yaml.compose(text, Loader=_loader()), path, str(number))
+    try:
+        if load(changed) == wanted:
+            return changed
+    except ValueError:
+        pass
+    raise ValueError("is written in a way that a program cannot change safely")
+
+
+def _inserted(text: str, node: Any, path: tuple[str, ...], value: str) -> str:
+    """`text` with `value` at `path` below `node`, a mapping or nothing."""
+    import yaml
+
+    place = 0
+    while isinstance(node, yaml.MappingNode):
+        found = next((pair for pair in node.value if pair[0].value == path[place]), None)
+        if found is None:
+            break
+        key, node = found
+        place += 1
+        if place == len(path):
+            return text[: node.start_mark.index] + value + text[node.end_mark.index :]
+        if isinstance(node, yaml.ScalarNode):
+            # A key without a value.
+            end = node.end_mark.index if node.value else text.index(":", key.end_mark.index) + 1
+            return f"{text[:end]} {_flow(path[place:], value)}{text[end:]}"
+    if not isinstance(node, yaml.MappingNode):
+        return f"{text}{'' if not text or text.endswith(chr(10)) else chr(10)}{path[0]}: {_flow(path[1:], value)}\n"
+    new = f"{path[place]}: {_flow(path[place + 1 :], value)}"
+    start = node.start_mark.index
+    if node.flow_style:
+        return f"{text[: start + 1]}{new}{', ' if node.value else ''}{text[start + 1 :]}"
+    return f"{text[:start]}{new}\n{' ' * node.start_mark.column}{text[start:]}"
+
+
+def _flow(path: tuple[str, ...], value: str) -> str:
+    return f"{{{path[0]}: {_flow(path[1:], value)}}}" if path else value
+
+
 def _refuse_anchors(text: str) -> None:
     import yaml
 

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
-from dispatcher.base.values import MOST_BITS
+from dispatcher.base.values import MOST, MOST_BITS, NAME_EXPECTED, is_name, shown
 from dispatcher.cli.command_options import read_time_limit
 from dispatcher.cli.common import (
     MANY,
@@ -18,12 +18,13 @@ from dispatcher.cli.common import (
     confirm,
     jobs_argument,
     json_option,
+    layout,
     open_workspace,
     state_option,
     where_option,
     yes_option,
 )
-from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.complete import complete_jobs, complete_methods
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note, print_json
 from dispatcher.errors import UsageError
@@ -87,15 +88,24 @@ def cancel(asked: Asked) -> int:
 @click.command()
 @click.option("--priority", type=WholeNumber(-MOST_BITS, MOST_BITS), metavar="N", help="Higher is claimed first.")
 @click.option("--time-limit", metavar="TIME", help="Stop the job after this time: 90m, 8h, or seconds.")
+@click.option(
+    "--max-running", type=WholeNumber(1, MOST), metavar="N",
+    help="How many jobs of --method may run at once, in all pods; written to dispatcher.yaml.",
+)  # fmt: skip
+@click.option("--method", metavar="METHOD", shell_complete=complete_methods, help="The method of --max-running.")
 @_asked
-def update(asked: Asked, priority: int | None, time_limit: str | None) -> int:
-    """Change the priority or the time limit of jobs, instead of those in the manifest.
+def update(
+    asked: Asked, priority: int | None, time_limit: str | None, max_running: int | None, method: str | None
+) -> int:
+    """Change the priority or the time limit of jobs, instead of those in the manifest; or how many of a method may run.
 
-    Select them by ids, globs, --state and --where. A glob or --where alone selects queued and held jobs. An attempt
+    Select jobs by ids, globs, --state and --where. A glob or --where alone selects queued and held jobs. An attempt
     that runs keeps its time limit.
     """
+    if max_running is not None or method is not None:
+        return _update_method(asked, method, max_running, others=priority is not None or time_limit is not None)
     if priority is None and time_limit is None:
-        raise UsageError("what is to change? --priority N or --time-limit TIME")
+        raise UsageError("what is to change? --priority N, --time-limit TIME, or --method METHOD --max-running N")
     limit = read_time_limit(time_limit)
     workspace = open_workspace()
     plan = workspace.plan_update(asked.jobs, states=asked.states, where=asked.where)
@@ -113,6 +123,22 @@ def update(asked: Asked, priority: int | None, time_limit: str | None) -> int:
         )
     if plan.left_alone and not asked.as_json:
         _note_left_alone(list(plan.left_alone))
+    return 0
+
+
+def _update_method(asked: Asked, method: str | None, most: int | None, *, others: bool) -> int:
+    from dispatcher.config import write_max_running
+
+    if method is None or most is None or others or asked.jobs or asked.states or asked.where:
+        raise UsageError("--max-running N is for --method METHOD alone, without jobs and other options")
+    if not is_name(method):
+        raise UsageError(f"--method {shown(method)}: {NAME_EXPECTED}")
+    where = layout()
+    write_max_running(where, method, most)
+    if asked.as_json:
+        print_json({"method": method, "max_running": most})
+    else:
+        click.echo(f"{where.config_file}: max_running of {method} is {most}")
     return 0
 
 

@@ -137,7 +137,7 @@ class Columns:
         records, entries = snapshot.records, snapshot.entries
         if key == "job_id":
             return self.jobs
-        if key in self._of_entries:
+        if key in self._of_entries or key == "time_limit":
             # Some entries lack it, and then a record may have it.
             return (snapshot.value(job, key) for job in self.jobs)
         if key not in RESERVED:

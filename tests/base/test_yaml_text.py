@@ -206,3 +206,36 @@ def test_values_that_share_what_they_alias():
     assert len(yaml_text.load("a: &a [" + "x, " * 40_000 + "]\nb: [*a, *a]")["b"][1]) == 40_000
     # What is written out has no bound.
     assert len(yaml_text.load("[" + "x, " * 100_001 + "]")) == 100_001
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", "methods: {fft: {max_running: 4}}\n"),
+        ("# ours\nmatrix: a.json", "# ours\nmethods: {fft: {max_running: 4}}\nmatrix: a.json"),
+        ("methods:\n", "methods: {fft: {max_running: 4}}\n"),
+        ("methods:\n  fft:  # slow\n", "methods:\n  fft: {max_running: 4}  # slow\n"),
+        ("methods: {fft: {max_running: 2}} # x\n", "methods: {fft: {max_running: 4}} # x\n"),
+        ("methods: {fft: {gpus: 1}}\n", "methods: {fft: {max_running: 4, gpus: 1}}\n"),
+        ("methods: {}\n", "methods: {fft: {max_running: 4}}\n"),
+        (
+            "methods:\n  # why\n  fft:\n    gpus: 1  # one\n\n  lora: {}\n",
+            "methods:\n  # why\n  fft:\n    max_running: 4\n    gpus: 1  # one\n\n  lora: {}\n",
+        ),
+        (
+            "methods:\n  fft:\n    gpus: 1\n    max_running: 10   # many\n",
+            "methods:\n  fft:\n    gpus: 1\n    max_running: 4   # many\n",
+        ),
+        ("methods:\n  lora: {gpus: 0}\n", "methods:\n  fft: {max_running: 4}\n  lora: {gpus: 0}\n"),
+    ],
+)
+def test_a_number_is_written_into_a_document(before: str, after: str) -> None:
+    assert yaml_text.with_number(before, ("methods", "fft", "max_running"), 4) == after
+
+
+@pytest.mark.parametrize(
+    "text", ["x: &a {gpus: 1}\nmethods: {fft: *a, lora: *a}\n", "methods: [1]\n", "methods: {fft: 3}\n"]
+)
+def test_a_document_that_would_change_elsewhere_is_left_alone(text: str) -> None:
+    with pytest.raises(ValueError, match=r"a program cannot change safely|other things than keys"):
+        yaml_text.with_number(text, ("methods", "fft", "max_running"), 4)

@@ -407,7 +407,7 @@ def test_the_priority_and_the_time_limit_of_jobs_are_changed(lab):
     assert (lines["base"]["priority"], lines["base"]["time_limit"], lines["base"]["state"]) == (5, "90m", "queued")
     limited = lab.run("status", "--where", "time_limit=300s").out
     assert "2 jobs: queued 2" in limited
-    assert "what is to change? --priority N or --time-limit TIME" in lab.run("update", "base").err
+    assert "what is to change? --priority N, --time-limit TIME, or --method" in lab.run("update", "base").err
     assert "expected a time such as 90m" in lab.run("update", "base", "--time-limit", "soon").err
     assert "name the jobs" in lab.run("update", "--priority", "1").err
 
@@ -420,3 +420,17 @@ def test_a_job_ends_by_the_time_limit_that_it_was_given_by_command(fleet):
     record = workspace.records()["a"]
     assert (record.state, record.reason) == (State.FAILED, "time limit")
     assert json.loads(workspace.layout.attempt("a", 1).entry.read_text())["time_limit"] == "1s"
+
+
+def test_max_running_of_a_method_is_written_into_the_settings(lab):
+    lab.layout.config_file.write_text("# ours\nmethods:\n  fft: {gpus: 0}  # small\n")
+    os.chmod(lab.layout.config_file, 0o640)
+    outcome = lab.run("update", "--method", "fft", "--max-running", "4")
+    assert outcome.out == f"{lab.layout.config_file}: max_running of fft is 4\n"
+    assert lab.layout.config_file.read_text() == "# ours\nmethods:\n  fft: {max_running: 4, gpus: 0}  # small\n"
+    assert stat.S_IMODE(lab.layout.config_file.stat().st_mode) == 0o640
+    assert Workspace(lab.root).config.method("fft").max_running == 4
+    assert "for --method METHOD alone" in lab.run("update", "base", "--method", "fft", "--max-running", "4").err
+    lab.layout.config_file.write_text("methods: &x {fft: {gpus: 0}}\nother: *x\n")
+    assert lab.run("update", "--method", "fft", "--max-running", "4").code == 1, "it is broken already"
+    assert lab.layout.config_file.read_text() == "methods: &x {fft: {gpus: 0}}\nother: *x\n"

@@ -76,7 +76,9 @@ def _values_of(value: object) -> list[Any] | None:
 def _drawn_of(value: object) -> str:
     """The distribution that W&B's `{min: a, max: b}` and Hydra's `interval(a,b)` are; empty for others."""
     if isinstance(value, Mapping) and "min" in value and "max" in value:
-        kind = str(value.get("distribution", "uniform")).removesuffix("_values")
+        # As W&B takes them where no distribution is given.
+        is_whole = type(value["min"]) is int and type(value["max"]) is int
+        kind = str(value.get("distribution", "int_uniform" if is_whole else "uniform")).removesuffix("_values")
         kind = "integer" if kind == "int_uniform" else kind.removeprefix("q_")
         return f"{{{kind}: {text_of([value['min'], value['max']])}}}"
     chosen = _HYDRA.fullmatch(value.strip()) if isinstance(value, str) else None

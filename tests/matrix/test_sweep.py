@@ -267,7 +267,8 @@ def test_all_ids_that_cannot_be_used_are_named() -> None:
             "here random: {seed: 0, count: 10, draw: {lr: {log_uniform: [0.001, 0.1]}}}",
         ),
         ({"grid": {"lr": "interval(0, 1)"}}, "here random: {seed: 0, count: 10, draw: {lr: {uniform: [0, 1]}}}"),
-        ({"random": {"seed": 1, "count": 1, "draw": {"lr": {"min": 0, "max": 1}}}}, "here lr: {uniform: [0, 1]}"),
+        ({"random": {"seed": 1, "count": 1, "draw": {"lr": {"min": 0, "max": 1.5}}}}, "here lr: {uniform: [0, 1.5]}"),
+        ({"random": {"seed": 1, "count": 1, "draw": {"n": {"min": 1, "max": 5}}}}, "here n: {integer: [1, 5]}"),
         ({"random": {"seed": 1, "count": 1, "draw": {"lr": {"values": [1, 2]}}}}, "here lr: {choice: [1, 2]}"),
     ],
 )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 from nvml_driver import Driver
@@ -140,7 +141,7 @@ class TestReading:
             memory_total_mib=81559,
             memory_used_mib=1000,
             memory_reserved_mib=600,
-            processes=(GpuProcess(41, 700), GpuProcess(42, None), GpuProcess(43, 300)),
+            processes=(GpuProcess(41, 700), GpuProcess(43, 300), GpuProcess(42, None, draws=True)),
         )
         # What a GPU does not have is unknown, not a fault.
         assert reading.gpus[0] == Gpu(index=1, name="NVIDIA H100 80GB HBM3", processes=())
@@ -362,6 +363,17 @@ class TestForeignUseOnTheHost:
         assert foreign_use(reading((mine, 500), (stranger, None), used=590), ours, [5], contained=False) == {}
         # Both unknown: nothing is proved, and it may all be ours.
         assert foreign_use(reading((mine, None), (stranger, None), used=700), ours, [5], contained=False) == {}
+
+    @pytest.mark.parametrize(
+        ("used_mib", "in_use", "is_used"),
+        [(900, 900, False), (1024, 1100, True), (None, 900, False), (None, 1100, True)],
+    )
+    def test_a_desktop_keeps_no_job_away(self, stranger: int, used_mib: int | None, in_use: int, is_used: bool) -> None:
+        desktop = GpuProcess(stranger, used_mib, draws=True)
+        for known in (in_use, None):
+            gpu = msgspec.structs.replace(reading(used=known).gpus[0], processes=(desktop,))
+            found = foreign_use(GpuReading(gpus=(gpu,)), nobody, (), contained=False)
+            assert (5 in found) == (is_used and (known is not None or used_mib is not None))
 
     def test_memory_without_processes_blames_nobody(self) -> None:
         assert foreign_use(reading(used=700), nobody, (), contained=False) == {}

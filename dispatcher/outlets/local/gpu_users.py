@@ -15,6 +15,8 @@ from dispatcher.outlets.local.gpus import Gpu, GpuProcess, GpuReading, Health
 from dispatcher.run_state.gpu_hour import GpuUser
 
 FOREIGN_MIB = 100
+# What only draws keeps jobs away from this on: below it is the desktop of a workstation, which is always there.
+DRAWING_MIB = 1024
 # /dev/dxg is the GPU under WSL.
 GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
 COMMAND_WIDTH = 60
@@ -28,7 +30,7 @@ def foreign_use(
     *,
     contained: bool | None = None,
 ) -> dict[int, str]:
-    """The GPUs that processes of others use (100 MiB or more), and which ones, for a person to read.
+    """The GPUs that processes of others use (100 MiB or more, a GiB to draw), and which ones, for a person to read.
 
     `is_ours` tells whether a PID belongs to one of our attempts; `occupied` are the GPUs that our attempts hold, on
     which memory alone proves nothing. `contained` (found out where None) says that pids may be those of another
@@ -65,7 +67,7 @@ def in_container() -> bool:
 def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained: bool) -> str | None:
     listed = gpu.processes or ()
     named = [process for process in listed if is_believable(process.pid, contained)]
-    theirs = [process for process in named if not is_ours(process.pid)]
+    theirs = [process for process in named if not is_ours(process.pid) and not _is_desktop(process)]
     known_mib = sum(process.used_mib or 0 for process in theirs)
     if known_mib >= FOREIGN_MIB:
         return f"{known_mib} MiB used by {_users(theirs)}"
@@ -74,13 +76,18 @@ def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained
         return None
     if not contained and gpu.processes is not None and len(named) == len(listed):
         # The list is complete; what is left belongs to processes whose size the driver does not tell, or to none.
-        unsized = [process for process in named if process.used_mib is None]
-        if unsized and all(process in theirs for process in unsized):
+        may_draw = rest_mib < DRAWING_MIB
+        unsized = [process for process in named if process.used_mib is None and not (may_draw and process.draws)]
+        if unsized and not any(is_ours(process.pid) for process in unsized):
             return f"{rest_mib} MiB in use, an unknown part of it by {_users(unsized)}"
         return None
     if held:
         return None
     return f"{rest_mib} MiB in use by processes that cannot be seen from here (inside a container, or already ending)"
+
+
+def _is_desktop(process: GpuProcess) -> bool:
+    return process.draws and (process.used_mib or 0) < DRAWING_MIB
 
 
 def is_believable(pid: int, contained: bool) -> bool:

@@ -35,10 +35,14 @@ class Health(enum.StrEnum):
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
-    """A process on a GPU. `used_mib` is None where the driver does not tell. In a container the pid may be foreign."""
+    """A process on a GPU. `used_mib` is None where the driver does not tell. In a container the pid may be foreign.
+
+    `draws`: it draws and does not compute, as a desktop does.
+    """
 
     pid: int
     used_mib: int | None
+    draws: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):

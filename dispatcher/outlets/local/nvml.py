@@ -86,13 +86,14 @@ def processes(nvml: Any, handle: Any) -> list[dict[str, int | None]] | None:
     computing = listed(nvml, "Compute", handle)
     if computing is None:
         return None
-    others = [process for kind in ("Graphics", "MPSCompute") for process in listed(nvml, kind, handle) or ()]
+    computing = [*computing, *(listed(nvml, "MPSCompute", handle) or ())]
+    computes = {process.pid for process in computing}
     used: dict[int, int | None] = {}
-    for process in [*computing, *others]:
+    for process in [*computing, *(listed(nvml, "Graphics", handle) or ())]:
         size = None if process.usedGpuMemory is None else process.usedGpuMemory // MIB
         # A process that computes and draws is in two lists with the same memory.
         used[process.pid] = max(filter(None, (size, used.get(process.pid))), default=size)
-    return [{"pid": pid, "used_mib": size} for pid, size in used.items()]
+    return [{"pid": pid, "used_mib": size, "draws": pid not in computes} for pid, size in used.items()]
 
 
 def memory_faults(nvml: Any, handle: Any) -> str | None:

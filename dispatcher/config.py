@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.base import files, values
+from dispatcher.base import devices, files, values
 from dispatcher.base.running_limits import RunningLimit, parse_limits, parse_max_running
 from dispatcher.base.values import BadValueError, shown, shown_at
 from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
@@ -229,7 +229,7 @@ _METHOD_KEYS: Final[_Fields] = {
     "setup": ("setup", values.parse_text),
     "python": ("python", values.parse_text),
     "time_limit": ("time_limit_s", values.parse_duration),
-    "env": ("env", values.parse_env),
+    "env": ("env", devices.parse_env),
     "env_file": ("env_file", values.parse_private_path),
     "gpus": ("gpus", values.parse_count),
     "gpu_memory": ("gpu_memory_mib", values.parse_memory),

@@ -152,7 +152,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     "DISPATCHER_POLL_INTERVAL and so on (several --where or --outlet separated by spaces).",
 )
 @_pod_option("--pod", metavar="NAME", help="Run a pod with this name, unique in the workspace.")
-@_pod_option("--gpus", default="", metavar="LIST", help="Its GPUs: 0,1,2,3 or 0-7 or all.")
+@_pod_option("--gpus", default="", metavar="LIST", help="Its GPUs: 0,1,2,3 or 0-7 or all that it may use.")
 @_pod_option(
     "--slots", type=WholeNumber(0, MOST_AT_ONCE), default=0, metavar="N",
     help=f"Its CPU slots, at most {MOST_AT_ONCE}: for jobs that ask for no GPU or do not specify `gpus`. With "

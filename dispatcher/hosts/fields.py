@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from dispatcher.base import values
+from dispatcher.base import devices, values
 from dispatcher.base.values import BadValueError, Reader, shown_at
 from dispatcher.errors import nearest
 from dispatcher.hosts.quantity import parse_quantity
@@ -205,6 +205,19 @@ def parse_env(value: object) -> Mapping[str, str]:
         raise BadValueError("expected names and values such as {NCCL_DEBUG: WARN}")
     found = read_all((f".{name}", part, _reader_of_variable(name)) for name, part in value.items())
     return {name: text for each in found for name, text in each.items()}
+
+
+def parse_plain_env(value: object) -> Mapping[str, str]:
+    """The variables of a host whose GPUs are chosen by what starts the attempts: it may say which of them are used."""
+    return devices.checked(parse_env(value))
+
+
+def parse_cluster_env(value: object) -> Mapping[str, str]:
+    """The variables of a cluster: which GPUs are used is said by each of its hosts."""
+    env = devices.checked(parse_env(value))
+    if devices.VISIBLE in env:
+        raise BadValueError(f"{devices.VISIBLE} is of one host: set it in `env` of the host")
+    return env
 
 
 def _reader_of_variable(name: object) -> Reader:

@@ -73,7 +73,7 @@ _CLUSTER_KEYS: Final[_Readers] = {
     "uv_installer": fields.parse_word,
     "cache_size": fields.parse_juicefs_size,
     "all_squash": fields.parse_squash,
-    "env": fields.parse_env,
+    "env": fields.parse_cluster_env,
 }
 _HOST_KEYS: Final[_Readers] = {
     "cluster": fields.parse_name,
@@ -112,7 +112,7 @@ class _Kind(NamedTuple):
 
 _SLOT_TYPE: Final = fields.one_of(*get_args(SlotType))
 _KINDS: Final[Mapping[str, _Kind]] = {
-    PlainHost.type: _Kind(PlainHost, {"ssh": _WORD}, ("ssh",)),
+    PlainHost.type: _Kind(PlainHost, {"ssh": _WORD, "env": fields.parse_plain_env}, ("ssh",)),
     SlurmHost.type: _Kind(
         SlurmHost,
         {

@@ -8,6 +8,8 @@ from typing import Any, ClassVar, Final, Literal, Self
 
 import msgspec
 
+from dispatcher.base import devices
+
 # What a host must not be called: the outlet of this machine, and the word for "choose a host".
 RESERVED_NAMES: Final = ("local", "auto")
 
@@ -109,8 +111,7 @@ class PlainHost(Host, frozen=True, kw_only=True):
     @property
     def visible_gpus(self) -> tuple[int, ...] | None:
         """The GPUs that a CUDA_VISIBLE_DEVICES in `env` leaves; None: all."""
-        words = [word.strip() for word in self.env.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-        return tuple(map(int, words)) if all(word.isdecimal() for word in words) else None
+        return devices.indices(self.env[devices.VISIBLE]) if devices.VISIBLE in self.env else None
 
 
 class Partition(msgspec.Struct, frozen=True):

@@ -59,7 +59,8 @@ class Request(msgspec.Struct, frozen=True):
 
     `chip` is the kind of GPU (`h100`), empty for any. `gpus` is the number over all `nodes`. `cpus` and `memory_mib`
     are for each node; None: what the outlet gives by default. `gpu_memory_mib` is what the attempt takes of each of its
-    GPUs: only the local outlet goes by it, which does not go by `nodes`.
+    GPUs: only the local outlet goes by it, which does not go by `nodes`. `only` are the indices among which its GPUs
+    are chosen, empty for any: other outlets refuse it.
     """
 
     gpus: int | None = None
@@ -68,6 +69,7 @@ class Request(msgspec.Struct, frozen=True):
     memory_mib: int | None = None
     nodes: int = 1
     gpu_memory_mib: int | None = None
+    only: tuple[int, ...] = ()
 
 
 class Slot(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -10,7 +10,7 @@ import os
 import msgspec
 
 from dispatcher import contract
-from dispatcher.base import files
+from dispatcher.base import devices, files
 from dispatcher.base.values import memory_text
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.matrix.entry import Entry
@@ -155,11 +155,13 @@ def _code_exports(code: Snapshot) -> tuple[str, ...]:
 
 def _environment(config: Config, assigned: Assignment, method: Method, site: Site) -> dict[str, str | None]:
     paths = site.layout.attempt(assigned.key.job_id, assigned.key.number)
+    own = {**method.env, **assigned.entry.env}
+    # Where a scheduler may have given it GPUs all the same, or keeps none from those that ask for none.
+    hidden = devices.HIDDEN if assigned.request.gpus == 0 else {}
     return {
         **site.defaults,
-        **method.env,
-        **assigned.entry.env,
-        **site.environment,
+        **own,
+        **devices.narrowed({**site.environment, **hidden}, own),
         contract.JOB_ID: assigned.key.job_id,
         contract.ATTEMPT: str(assigned.key.number),
         contract.POD: assigned.pod,

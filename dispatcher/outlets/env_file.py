@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
+from dispatcher.base.devices import DECIDED
 from dispatcher.config import Config
 from dispatcher.errors import TemplateError
 from dispatcher.hosts.types import TpuHost, VolcanoHost
@@ -42,6 +43,8 @@ def fault_in(data: bytes) -> str:
             return f"line {number} is not NAME=VALUE"
         if name.startswith((b"DISPATCHER_", b"dispatcher_")):
             return f"line {number}: names with DISPATCHER_ are set by the dispatcher itself"
+        if name.decode() in DECIDED:
+            return f"line {number}: which GPUs a job sees is decided by its slot and its env"
         if name in _OF_THE_SHELL:
             return f"line {number}: the shell keeps this variable for itself"
     return ""

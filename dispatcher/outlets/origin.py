@@ -7,6 +7,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 
+from dispatcher.base import devices
 from dispatcher.base.variables import recorded
 from dispatcher.config import Config
 from dispatcher.outlets.assignment import Assignment, method_of
@@ -28,7 +29,7 @@ def origin_of(
         name = os.path.relpath(config.method(entry.method).template, config.layout.root)
         template = Template(path=name, sha256=template_digest(method.template))
         script = hashlib.sha256(content).hexdigest()
-    given = {**method.env, **site.environment}
+    given = {**method.env, **devices.narrowed(site.environment, {**method.env, **entry.env})}
     container = entry.container or method.container
     return Origin(
         directory=os.fspath(paths.directory),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from dispatcher.base import devices
 from dispatcher.base.host import host_name
 from dispatcher.base.values import memory_mib
 from dispatcher.matrix.condition import Where
@@ -250,7 +251,7 @@ def request_of(config: Config, entry: Entry) -> Request:
     """What an attempt of the entry asks for: as the entry says, else as its method says.
 
     `min_chips` of `resources` is another word for `gpus`, which counts where both are given. What takes memory of a GPU
-    does not run on a CPU slot.
+    does not run on a CPU slot, nor does what names GPUs in its `env`.
     """
     method = config.method(entry.method)
     resources = {**method.resources, **entry.resources}
@@ -260,9 +261,10 @@ def request_of(config: Config, entry: Entry) -> Request:
     gpu_memory = None
     if gpus != 0:
         gpu_memory = method.gpu_memory_mib if entry.gpu_memory_mib is None else entry.gpu_memory_mib
-        gpus = 1 if gpu_memory and gpus is None else gpus
+    only = devices.named({**method.env, **entry.env})
+    gpus = 1 if (gpu_memory or only) and gpus is None else gpus
     if not resources:
-        return Request(gpus=gpus, gpu_memory_mib=gpu_memory)
+        return Request(gpus=gpus, gpu_memory_mib=gpu_memory, only=only)
     memory = resources.get("memory")
     return Request(
         gpus=gpus,
@@ -271,4 +273,5 @@ def request_of(config: Config, entry: Entry) -> Request:
         memory_mib=None if memory is None else memory_mib(memory),
         nodes=resources.get("nodes", 1),
         gpu_memory_mib=gpu_memory,
+        only=only,
     )

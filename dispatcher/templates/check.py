@@ -12,7 +12,7 @@ from dispatcher.config import Config
 from dispatcher.errors import TemplateError
 from dispatcher.matrix.entry import READERS, Entry
 from dispatcher.templates.command import command_line, placeholders, uses_script
-from dispatcher.templates.readiness import Readiness
+from dispatcher.templates.readiness import Readiness, device_fault
 from dispatcher.templates.spelling import near_misses
 from dispatcher.templates.training import render_training
 
@@ -50,7 +50,7 @@ def check_entries(
     reading = _Reading(config, ready)
     for group in alike.values():
         first = group.first
-        fault = ready.fault(first) or unusable.get(first.method, "")
+        fault = ready.fault_of_shape(first) or unusable.get(first.method, "")
         faults.add(fault, first, group.count)
         for entry in group.entries if not fault else ():
             faults.add(_value_fault(config, entry), entry)
@@ -75,6 +75,9 @@ class _Alike(msgspec.Struct):
 def _value_fault(config: Config, entry: Entry) -> str:
     """Why a value of the entry cannot be rendered, in the words of its attempt's error; empty when all can."""
     method = config.method(entry.method)
+    wrong = device_fault(method, entry)
+    if wrong:
+        return wrong
     try:
         command_line(method, entry, Path("script.py"))
         if uses_script(method, entry):

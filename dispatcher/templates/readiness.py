@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base import devices
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
@@ -55,7 +56,11 @@ class Readiness:
         self.unusable: dict[str, str] = {}
 
     def fault(self, entry: Entry) -> str:
-        """Why no host could start the entry; empty when it can be started. Entries with the same fault share a text."""
+        """Why no host could start the entry; empty when it can be started."""
+        return self.fault_of_shape(entry) or device_fault(self._config.method(entry.method), entry)
+
+    def fault_of_shape(self, entry: Entry) -> str:
+        """Why neither the entry nor any other with the same keys could be started. They share a text."""
         shape = entry.shape()
         fault = self._faults.get(shape)
         if fault is None:
@@ -153,6 +158,15 @@ class Readiness:
             return Template(identity, self.short(str(error)))
         required = tuple(key for key, is_required in known.items() if is_required)
         return Template(identity, "", frozenset(known), required, imports)
+
+
+def device_fault(method: Method, entry: Entry) -> str:
+    """Why the entry cannot have the GPUs of which its `env` says that it sees them."""
+    if not entry.env and not method.env:
+        return ""
+    env = {**method.env, **entry.env}
+    gpus = method.gpus if entry.gpus is None else entry.gpus
+    return devices.fault(env) or devices.contradiction(gpus, devices.named(env))
 
 
 def method_fault(method: Method) -> str:

@@ -11,6 +11,8 @@ import pytest
 from fleet import Fleet, shell
 from submitting import fails, submit, written
 
+from dispatcher.base.devices import DECIDED
+
 SECRET = "hunter2 $(touch pwned) `id` 'q' # no comment"
 
 
@@ -47,6 +49,7 @@ def test_secrets_of_a_file_reach_the_job_and_nothing_else(empty: Fleet, tmp_path
         ("A=1\nsecret words\n", 0o600, "line 2 is not NAME=VALUE"),
         ("DISPATCHER_POD=secret\n", 0o600, "line 1: names with DISPATCHER_ are set by the dispatcher itself"),
         ("UID=secret\n", 0o600, "line 1: the shell keeps this variable for itself"),
+        *((f"{name}=secret\n", 0o600, "line 1: which GPUs a job sees is decided by its slot") for name in DECIDED),
         (None, 0o600, "there is no such file on this host"),
     ],
 )
@@ -71,6 +74,7 @@ def test_a_file_of_secrets_that_cannot_be_used(
         (bytes(range(128, 256)), "line 1 is not NAME=VALUE"),
         (b"DISPATCHER_POD=secret\n", "line 1: names with DISPATCHER_ are set by the dispatcher itself"),
         (b"export UID=secret\n", "line 1: the shell keeps this variable for itself"),
+        (b"CUDA_VISIBLE_DEVICES=secret\n", "line 1: which GPUs a job sees is decided by its slot"),
     ],
 )
 def test_the_content_of_a_file_of_secrets_is_checked_at_submission(

@@ -428,3 +428,13 @@ def test_containers(tmp_path: Path) -> None:
         'hosts.a.container = "image": expected keys such as '
         "{runtime: apptainer, image: docker://nvcr.io/nvidia/jax:24.04-py3}",
     ]
+
+
+def test_variables_that_say_which_gpus_are_used(tmp_path: Path) -> None:
+    read = loaded(tmp_path, "hosts: {a: {ssh: a, env: {CUDA_VISIBLE_DEVICES: ''}}, b: {ssh: b}}").hosts
+    assert isinstance(read["a"], PlainHost) and read["a"].visible_gpus == ()
+    assert isinstance(read["b"], PlainHost) and read["b"].visible_gpus is None
+    (of_host,) = faults(tmp_path, "hosts: {a: {ssh: a, env: {CUDA_VISIBLE_DEVICES: MIG-1}}}")
+    assert of_host.startswith("hosts.a.env") and "expected the indices" in of_host
+    (of_cluster,) = faults(tmp_path, "clusters: {c: {env: {CUDA_VISIBLE_DEVICES: '0'}}}")
+    assert of_cluster.endswith("CUDA_VISIBLE_DEVICES is of one host: set it in `env` of the host")

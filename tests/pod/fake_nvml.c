@@ -12,6 +12,7 @@
  *     0 busy 97 12                    (utilisation now in percent: GPU, memory; without it: not supported)
  *     0 sample 40                     (one of the utilisations of the last seconds)
  *     0 mig 1                         (the current mode)
+ *     8 parent 0                      (a part of GPU 0, which only its UUID leads to; it has a line `8 uuid MIG-...`)
  *     0 computes 4242 97              (a process and its share; without any: none of the last seconds)
  *     0 error nvmlDeviceGetName 15    (this call returns that error code)
  *
@@ -75,7 +76,9 @@ static int enter_index(int index, const char *function) {
 
 static int enter(Device *device, const char *function) {
     if (!initialized) return UNINITIALIZED;
-    if (device < devices || device >= devices + gpu_count() || device != &devices[device->index]) return INVALID_ARGUMENT;
+    char value[64];
+    if (device < devices || device >= devices + MAX_GPUS || device != &devices[device->index]) return INVALID_ARGUMENT;
+    if (device->index >= gpu_count() && !setting(device->index, "parent", 0, value, sizeof value)) return INVALID_ARGUMENT;
     return enter_index(device->index, function);
 }
 
@@ -123,6 +126,24 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **device) {
     int code = enter_index(index, "nvmlDeviceGetHandleByIndex_v2");
     if (!code) *device = &devices[index];
     return code;
+}
+
+int nvmlDeviceGetHandleByUUID(const char *uuid, Device **device) {
+    char value[512];
+    if (!initialized) return UNINITIALIZED;
+    if (!device || !uuid) return INVALID_ARGUMENT;
+    for (int i = 0; i < MAX_GPUS; i++)
+        if (setting(i, "uuid", 0, value, sizeof value) && !strcmp(value, uuid)) return *device = &devices[i], SUCCESS;
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Device *part, Device **device) {
+    char value[64];
+    int code = enter(part, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
+    if (code) return code;
+    if (!device || !setting(part->index, "parent", 0, value, sizeof value)) return INVALID_ARGUMENT;
+    *device = &devices[atoi(value)];
+    return SUCCESS;
 }
 
 static int text(Device *device, const char *function, const char *key, char *buffer, unsigned length) {

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fleet import Fleet, shell
+from nvml_driver import Driver
 
 SHOW = "echo gpus=$(printenv CUDA_VISIBLE_DEVICES || echo unset) order=$(printenv CUDA_DEVICE_ORDER || echo unset)"
 # Says when it begins and goes on until the test lets it end.
@@ -136,11 +137,42 @@ def test_without_a_driver_there_is_a_warning(fleet: Fleet) -> None:
     assert fleet.states() == {"a": "done"}
 
 
-def test_a_cpu_slot_has_no_gpu(fleet: Fleet) -> None:
-    """Whatever the dispatcher itself was started with."""
+def test_a_cpu_slot_has_no_gpu(fleet: Fleet, driver: Driver) -> None:
+    """Whatever the dispatcher itself was started with, and also beside GPUs of the same pod."""
     fleet.write_manifest([shell("said", SHOW, gpus=0), shell("unsaid", SHOW)])
     fleet.run_all(CUDA_VISIBLE_DEVICES="0,1", CUDA_DEVICE_ORDER="FASTEST_FIRST")
-    assert fleet.output("said") == fleet.output("unsaid") == "gpus=unset order=unset\n"
+    assert fleet.output("said") == fleet.output("unsaid") == "gpus= order=unset\n"
+    driver.say("count 1")
+    fleet.write_manifest([shell("a", f"{SHOW}; {GATED}"), shell("b", f"{SHOW}; {GATED}")])
+    pod = fleet.start("both", "--gpus", "0", "--slots", "1", "--until-empty")
+    for job in "ab":
+        fleet.wait_running(job)
+    (fleet.root / "go").touch()
+    assert pod.end() == 0
+    shown = sorted(fleet.output(job).splitlines()[0] for job in "ab")
+    assert shown == ["gpus= order=unset", "gpus=0 order=PCI_BUS_ID"]
+
+
+def test_a_pod_keeps_to_the_gpus_that_it_was_given(fleet: Fleet, driver: Driver) -> None:
+    """As in an allocation, whose other GPUs are somebody else's."""
+    driver.say("count 2", "0 uuid GPU-aa", "1 uuid GPU-bb")
+    fleet.write_manifest([shell("a", SHOW, gpus=1)])
+    outside = fleet.try_("--pod", "x", "--gpus", "0", "--until-empty", CUDA_VISIBLE_DEVICES="GPU-bb")
+    assert outside.returncode and "GPU 0 is not among those that this pod may use (1)" in outside.stderr
+    fleet.run_all("--gpus", "all", CUDA_VISIBLE_DEVICES="GPU-bb")
+    assert fleet.output("a") == "gpus=1 order=PCI_BUS_ID\n"
+
+
+def test_a_part_of_a_gpu(fleet: Fleet, driver: Driver) -> None:
+    driver.say("count 1", "0 mig 1", "8 parent 0", "8 uuid MIG-8", "9 parent 0", "9 uuid MIG-9")
+    fleet.write_manifest([shell("a", f"{SHOW}; {GATED}", gpus=1), shell("b", f"{SHOW}; {GATED}", gpus=1)])
+    pod = fleet.start("pod", "--gpus", "all", "--until-empty", CUDA_VISIBLE_DEVICES="MIG-9,MIG-8")
+    for job in "ab":
+        fleet.wait_running(job)
+    (fleet.root / "go").touch()
+    assert pod.end() == 0
+    shown = [fleet.output(job).split()[0] for job in "ab"]
+    assert shown == ["gpus=MIG-9", "gpus=MIG-8"]
 
 
 def test_kinds_of_slots(fleet: Fleet) -> None:

@@ -18,6 +18,7 @@ class Hanging:
     """A reader whose `read_use` hangs until `release`."""
 
     driver = None
+    count = 1
 
     def __init__(self) -> None:
         self.asked = threading.Event()

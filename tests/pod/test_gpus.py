@@ -16,6 +16,7 @@ from nvml_driver import Driver
 
 from dispatcher.errors import PodError, UsageError
 from dispatcher.outlets.local import gpu_users
+from dispatcher.outlets.local.given import read_given
 from dispatcher.outlets.local.gpu_users import foreign_use
 from dispatcher.outlets.local.gpus import (
     Gpu,
@@ -24,7 +25,6 @@ from dispatcher.outlets.local.gpus import (
     GpuReading,
     Health,
     parse_gpus,
-    visible_devices,
 )
 
 MIB = 1 << 20
@@ -107,12 +107,93 @@ class TestParse:
         assert "--gpus" in str(caught.value)
 
 
-class TestVisibleDevices:
-    def test_pci_order(self) -> None:
-        assert visible_devices((3, 1)) == {"CUDA_VISIBLE_DEVICES": "1,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+TWO_KINDS = ("count 3", *(f"{n} name {name}\n{n} uuid GPU-{n}{n}ab" for n, name in enumerate(("A", "A", "B"))))
+PARTS = ("count 1", "0 mig 1", "8 parent 0", "8 uuid MIG-8", "9 parent 0", "9 uuid MIG-9")
 
-    def test_cpu_slot_takes_both_out(self) -> None:
-        assert visible_devices(()) == {"CUDA_VISIBLE_DEVICES": None, "CUDA_DEVICE_ORDER": None}
+
+class TestWhatThePodMayUse:
+    """By the variables of its own environment."""
+
+    def chosen(self, text: str, **environment: str) -> tuple[int, ...]:
+        with GpuReader() as reader:
+            return read_given(environment, reader).chosen(text, reader.existing)
+
+    @pytest.mark.parametrize(
+        ("environment", "indices"),
+        [
+            ({}, (0, 1, 2)),
+            ({"CUDA_VISIBLE_DEVICES": "1"}, (1,)),
+            ({"CUDA_VISIBLE_DEVICES": " 2 , 0"}, (0, 2)),
+            ({"CUDA_VISIBLE_DEVICES": "GPU-22ab,1"}, (1, 2)),
+            # CUDA stops reading at what is no GPU of the host.
+            ({"CUDA_VISIBLE_DEVICES": "1,7,0"}, (1,)),
+            ({"CUDA_VISIBLE_DEVICES": "2,-1,0"}, (2,)),
+            ({"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, (0, 1)),
+            ({"ROCR_VISIBLE_DEVICES": "0", "HIP_VISIBLE_DEVICES": "0"}, (0, 1, 2)),
+        ],
+    )
+    def test_all(self, driver: Driver, environment: dict[str, str], indices: tuple[int, ...]) -> None:
+        driver.say(*TWO_KINDS)
+        assert self.chosen("all", **environment) == indices
+        assert self.chosen(str(indices[0]), **environment) == indices[:1]
+
+    @pytest.mark.parametrize("value", ["", "-1", "NoDevFiles", "7", "0,0", "GPU-", "GPU-77"])
+    def test_none(self, driver: Driver, value: str) -> None:
+        driver.say(*TWO_KINDS)
+        with pytest.raises(PodError, match=f"may use no GPU: CUDA_VISIBLE_DEVICES='{value}'"):
+            self.chosen("all", CUDA_VISIBLE_DEVICES=value)
+        with pytest.raises(UsageError, match="GPU 0 is not among those that this pod may use"):
+            self.chosen("0", CUDA_VISIBLE_DEVICES=value)
+
+    def test_a_gpu_of_others_is_refused(self, driver: Driver) -> None:
+        driver.say(*TWO_KINDS)
+        with pytest.raises(UsageError, match=r"'0-2': GPU 0,2 is not among .* \(1\): CUDA_VISIBLE_DEVICES='1'"):
+            self.chosen("0-2", CUDA_VISIBLE_DEVICES="1")
+
+    def test_indices_in_an_order_of_cuda(self, driver: Driver) -> None:
+        driver.say(*TWO_KINDS)
+        with pytest.raises(PodError, match="use CUDA_DEVICE_ORDER=PCI_BUS_ID"):
+            self.chosen("all", CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="FASTEST_FIRST")
+        driver.say("count 2", "0 name A", "1 name A")
+        assert self.chosen("all", CUDA_VISIBLE_DEVICES="1", CUDA_DEVICE_ORDER="FASTEST_FIRST") == (1,)
+
+    @pytest.mark.parametrize(
+        ("environment", "indices"),
+        [
+            ({"CUDA_VISIBLE_DEVICES": "3,1"}, (1, 3)),
+            # HIP counts what ROCm leaves, and its own variable comes first.
+            ({"ROCR_VISIBLE_DEVICES": "2,5"}, (0, 1)),
+            ({"ROCR_VISIBLE_DEVICES": "2,5", "HIP_VISIBLE_DEVICES": "1,5", "CUDA_VISIBLE_DEVICES": "0"}, (1,)),
+            ({"HIP_VISIBLE_DEVICES": "4"}, (4,)),
+        ],
+    )
+    def test_without_a_driver_to_ask(
+        self, driver: Driver, environment: dict[str, str], indices: tuple[int, ...]
+    ) -> None:
+        driver.say("init 9")
+        assert self.chosen("all", **environment) == indices
+
+    def test_a_uuid_without_a_driver_to_ask(self, driver: Driver) -> None:
+        driver.say("init 9")
+        with pytest.raises(PodError, match="which GPU GPU-5 is can only be told by a driver"):
+            self.chosen("0", CUDA_VISIBLE_DEVICES="GPU-5")
+
+    def test_parts_of_a_gpu_are_counted_as_listed(self, driver: Driver) -> None:
+        driver.say(*PARTS, f"9 {H100} {MIB}", "9 name H100 MIG 1g.10gb", "0 ecc 3", "0 busy 50 0")
+        with GpuReader() as reader:
+            given = read_given({"CUDA_VISIBLE_DEVICES": "MIG-9,MIG-8"}, reader)
+            assert given.chosen("all", reader.existing) == (0, 1)
+            reader.parts = given.parts
+            first, second = reader.read((0, 1)).gpus
+            assert reader.read_use(0).busy_percent is None
+        assert (first.index, first.uuid, first.name, first.memory_used_mib) == (0, "MIG-9", "H100 MIG 1g.10gb", 1)
+        assert (second.index, second.uuid) == (1, "MIG-8")
+        assert first.health is Health.ECC, "the faults of the GPU are those of its parts"
+
+    def test_parts_beside_gpus(self, driver: Driver) -> None:
+        driver.say(*PARTS)
+        with pytest.raises(PodError, match="'0' is no part of a GPU"):
+            self.chosen("all", CUDA_VISIBLE_DEVICES="MIG-8,0")
 
 
 class TestReading:

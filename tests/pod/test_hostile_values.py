@@ -84,12 +84,44 @@ def test_parameters_of_a_rendered_script(fleet: Fleet) -> None:
     assert made(fleet) == []
 
 
-def test_an_entry_cannot_say_which_gpu_it_gets(fleet: Fleet) -> None:
-    """Nor who it is, which the manifest refuses."""
-    script = "echo gpu $CUDA_VISIBLE_DEVICES"
-    fleet.write_manifest([shell("a", script, env={"CUDA_VISIBLE_DEVICES": "7"}, gpus=1)])
-    fleet.run_all("--gpus", "2")
-    assert fleet.output("a") == "gpu 2\n"
+def test_an_entry_cannot_have_a_gpu_that_is_not_its_own(fleet: Fleet) -> None:
+    """Its env narrows what its slot has."""
+    script = "echo gpu [$CUDA_VISIBLE_DEVICES]"
+    named = {"outside": "7", "second": "3", "either": "2,3", "hidden": "", "hidden_too": "-1"}
+    fleet.write_manifest(
+        [shell(job, script, env={"CUDA_VISIBLE_DEVICES": gpus}, gpus=1) for job, gpus in named.items()]
+        + [shell("by_method", script, method="h", gpus=1), shell("anywhere", script, env={"CUDA_VISIBLE_DEVICES": "3"})]
+    )
+    fleet.write_config("methods: {h: {env: {CUDA_VISIBLE_DEVICES: ''}}}\n")
+    fleet.run("matrix", "check")
+    pod = fleet.run_all("--gpus", "2,3", "--slots", "1")
+    assert fleet.states()["outside"] == "queued"
+    assert "env names GPU 7 (CUDA_VISIBLE_DEVICES), this pod has 2,3" in pod.said + fleet.run("show", "outside")
+    shown = {job: fleet.output(job) for job in fleet.states() if job != "outside"}
+    assert shown.pop("either") in ("gpu [2]\n", "gpu [3]\n")
+    assert shown.pop("second") == shown.pop("anywhere") == "gpu [3]\n"
+    assert set(shown.values()) == {"gpu []\n"} and len(shown) == 3
+
+
+def test_variables_of_gpus_that_cannot_be_honoured(fleet: Fleet) -> None:
+    """They are found by a check, and concern their own job alone."""
+    wrong = {
+        "none": (
+            {"CUDA_VISIBLE_DEVICES": "1"},
+            0,
+            "env names GPU 1 (CUDA_VISIBLE_DEVICES), and with gpus: 0 it sees none",
+        ),
+        "part": ({"CUDA_VISIBLE_DEVICES": "MIG-5b"}, 1, 'CUDA_VISIBLE_DEVICES is "MIG-5b": expected the indices'),
+        "order": ({"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}, 1, 'CUDA_DEVICE_ORDER is "FASTEST_FIRST": GPUs of jobs are'),
+    }
+    jobs = [shell(job, "true", env=env, gpus=gpus) for job, (env, gpus, _) in wrong.items()]
+    fleet.write_manifest([shell("fine", "true"), *jobs])
+    checked = fleet.try_("matrix", "check")
+    fleet.run_all("--gpus", "0", "--slots", "1")
+    assert fleet.states() == {"fine": "done", "none": "queued", "part": "queued", "order": "queued"}
+    for job, (_, _, why) in wrong.items():
+        assert checked.returncode == 1 and f"{job}: {why}" in checked.stderr
+        assert why in fleet.run("show", job)
 
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30)

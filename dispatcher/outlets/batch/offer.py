@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.base.devices import VISIBLE
 from dispatcher.outlets.base import Request
 from dispatcher.run_state.liveness import SlotInfo
 
@@ -36,6 +37,9 @@ class BatchOffer(msgspec.Struct, frozen=True, kw_only=True):
         """Why such an attempt can never run here; empty when it can, once there is room."""
         if not self.limit:
             return "this pod submits nothing there"
+        if request.only:
+            listed = ",".join(map(str, request.only))
+            return f"env names GPU {listed} ({VISIBLE}): which GPUs a job gets is decided there; remove it from env"
         if not self.chips or not request.gpus:
             return ""
         known = ", ".join(f"{count} {chip}" for chip, count in self.chips.items())

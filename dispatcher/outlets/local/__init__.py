@@ -13,7 +13,7 @@ slot_file, slot_variables
 cgroups, cgroup_files
             Holding attempts to the CPUs and the memory that they ask for, where the host allows it.
 gpus, nvml, gpu_users, gpu_monitor
-            GPUs: reading them, who uses them, and which cannot be used now.
+            GPUs: reading them, who uses them, and which cannot be used now. given: which of them the pod may use.
 gpu_use, gpu_sampler
             Attempts that leave their GPUs idle: what samples prove (pure), and the thread that takes them.
 gpu_minutes The last hour of the GPUs, which the same thread publishes (pure).

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from dispatcher.base.devices import visible
 from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.local import NAME
 from dispatcher.outlets.local.budget import NOT_COUNTED, Amounts
 from dispatcher.outlets.local.capacity import LocalCapacity
+from dispatcher.outlets.local.given import read_given
 from dispatcher.outlets.local.gpu_sampler import GpuSampler, Publisher
 from dispatcher.outlets.local.gpu_users import foreign_mib, foreign_use, unnamed_share_mib
-from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health, parse_gpus
+from dispatcher.outlets.local.gpus import Gpu, GpuReader, GpuReading, Health
 from dispatcher.outlets.local.offer import gpu_slot_name
 from dispatcher.provenance.record import GpuName, HostFacts
 from dispatcher.run_state.liveness import SlotInfo
@@ -23,6 +27,8 @@ from dispatcher.run_state.liveness import SlotInfo
 _READ_AGAIN_S: Final = 1.0
 # A call of the sampler takes a few ms; one that hangs is not waited for.
 _WAIT_S: Final = 0.1
+# What drivers of NVIDIA, of AMD and of WSL make.
+GPU_FILES: Final = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 
 
 def _nobody(_: int) -> None:
@@ -66,12 +72,16 @@ class GpuMonitor:
         indices: tuple[int, ...] = ()
         if gpus:
             self._reader = GpuReader()
-            indices = parse_gpus(gpus, self._reader.existing)
+            given = read_given(os.environ, self._reader)
+            self._reader.parts = given.parts
+            indices = given.chosen(gpus, self._reader.existing)
             self._reading = self._reader.read(indices)
             if self._reading.warning:
                 log(f"warning: {self._reading.warning}")
             elif sample_s is not None or publisher is not None:
                 self._sampler = GpuSampler(self._reader, self._lock, indices, sample_s, attempt_of, publisher)
+        elif cpu_slots and any(glob.glob(path) for path in GPU_FILES):
+            log("note: jobs on CPU slots see none of this host's GPUs; --gpus all gives jobs GPUs")
         names = {gpu.index: gpu.name for gpu in self._reading.gpus if gpu.name}
         self.capacity = LocalCapacity(indices, cpu_slots, jobs_per_gpu, names, self._memory(), of_host)
 
@@ -166,6 +176,11 @@ class GpuMonitor:
             driver=self._reader.driver if self._reader is not None and indices else None,
             gpus=tuple(GpuName(index=gpu.index, name=gpu.name, uuid=gpu.uuid) for gpu in read),
         )
+
+    def visible(self, indices: Sequence[int]) -> Mapping[str, str | None]:
+        """The environment that shows an attempt these GPUs and no others."""
+        parts = {} if self._reader is None else self._reader.parts
+        return visible([parts.get(index, str(index)) for index in sorted(indices)])
 
     def close(self) -> None:
         if self._sampler is not None:

@@ -111,11 +111,13 @@ class GpuShares:
         return sorted(rest, key=lambda one: (-self.free_mib(one), self._shares[one], one))[:1]
 
     def _able(self, request: Request) -> list[int]:
-        """The usable GPUs that are of the kind and of the size that is asked for."""
+        """The usable GPUs that are of the kind and of the size that is asked for, and of those that are named."""
         return [
             index
             for index in self._usable()
-            if is_chip(request.chip, self.names.get(index, "")) and self._is_large(request, index)
+            if (not request.only or index in request.only)
+            and is_chip(request.chip, self.names.get(index, ""))
+            and self._is_large(request, index)
         ]
 
     def _is_large(self, request: Request, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""The GPUs of this host: what `--gpus` means, their health, and the variables that show a job its own.
+"""The GPUs of this host: what `--gpus` means, and their health.
 
 Indices are NVML's, in PCI order; a job sees the same ones because CUDA_DEVICE_ORDER=PCI_BUS_ID goes with them.
 """
@@ -13,15 +13,15 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from dispatcher.base.devices import HIGHEST_INDEX
 from dispatcher.errors import PodError, UsageError
 
-HIGHEST_INDEX = 1023
 HELPER = Path(__file__).with_name("nvml.py")
 
 
@@ -116,18 +116,6 @@ def _index_range(part: str, text: str) -> range:
     return range(first, last + 1)
 
 
-def visible_devices(gpus: Sequence[int]) -> dict[str, str | None]:
-    """The environment that shows a job these GPUs and no others. None removes a variable.
-
-    Without GPUs (a CPU slot) both are removed, whatever the dispatcher itself was started with.
-    """
-    return {
-        # CUDA's own order is "fastest first": without this, index 2 of NVML may be another GPU than CUDA's 2.
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID" if gpus else None,
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, sorted(gpus))) if gpus else None,
-    }
-
-
 class _Hello(msgspec.Struct, frozen=True):
     """The first line of a helper."""
 
@@ -167,11 +155,11 @@ class _Helper:
             self.hello = None if line is None else msgspec.json.decode(line, type=_Hello)
         return self.hello is not None
 
-    def ask(self, index: int, what: str = "") -> None:
+    def ask(self, device: str, what: str = "") -> None:
         """Send the question for one GPU; `answer` has what comes back."""
         stdin: Any = self._process.stdin
         try:
-            stdin.write(f"{index} {what}\n".encode())
+            stdin.write(f"{device} {what}\n".encode())
         except BrokenPipeError:
             raise self._death() from None
 
@@ -228,6 +216,8 @@ class GpuReader:
         self._helper: _Helper | None = None
         self._count = 0
         self._unavailable: str | None = None
+        # The UUIDs of those that are parts of a GPU (MIG), by what they are called here.
+        self.parts: Mapping[int, str] = {}
         # The version of the driver, None where it does not tell.
         self.driver: str | None = None
         self._hanging: dict[int, _Helper] = {}
@@ -247,6 +237,11 @@ class GpuReader:
         self._helper = None
         self._hanging.clear()
 
+    @property
+    def count(self) -> int | None:
+        """How many GPUs this host has; None where there is no driver to ask."""
+        return None if self._unavailable is not None else self._count
+
     def existing(self) -> tuple[int, ...]:
         """The indices of this host's GPUs, for `--gpus all`; PodError where there is no driver to ask."""
         if self._unavailable is not None:
@@ -259,7 +254,7 @@ class GpuReader:
         """These GPUs as they are now. Raises PodError for an index that this host does not have."""
         if self._unavailable is not None:
             return GpuReading(unavailable=self._unavailable)
-        missing = [index for index in indices if not 0 <= index < self._count]
+        missing = [index for index in indices if not 0 <= index < self._count and index not in self.parts]
         if missing:
             named = ", ".join(map(str, missing))
             there = f"0 to {self._count - 1}" if self._count > 1 else "0" if self._count else "none"
@@ -317,7 +312,8 @@ class GpuReader:
             self._drop_helper()
             self._resting[None] = (time.monotonic() + self.rest_s, why)
             return Gpu(index=index, health=Health.UNREADABLE, why=why)
-        helper.ask(index, what)
+        uuid = self.parts.get(index, "")
+        helper.ask(f"{index}={uuid}" if uuid else str(index), what)
         gpu = helper.answer(self._timeout_s)
         if gpu is None:
             self._hanging[index], self._helper = helper, None

@@ -1,6 +1,6 @@
 """Reads GPUs through NVML in a process of its own: an index per line comes in, a JSON line per GPU goes out.
 
-The line `3 use` asks only whether GPU 3 computes.
+The line `3 use` asks only whether GPU 3 computes. `0=MIG-5b2c` is a part of a GPU, by its UUID, which is called 0.
 
 `gpus.GpuReader` starts this file as a script. A call into a driver whose GPU is dying can hang where no signal reaches
 it, and can take the whole process down; here it takes down nothing that matters, and the dispatcher's locks and open
@@ -81,7 +81,7 @@ def listed(nvml: Any, kind: str, handle: Any) -> list[Any] | None:
     return None
 
 
-def processes(nvml: Any, handle: Any) -> list[dict[str, int | None]] | None:
+def processes(nvml: Any, handle: Any) -> list[dict[str, Any]] | None:
     """Who uses the GPU, each process once; None when the driver does not tell."""
     computing = listed(nvml, "Compute", handle)
     if computing is None:
@@ -113,16 +113,25 @@ def memory_faults(nvml: Any, handle: Any) -> str | None:
     return None
 
 
-def read(nvml: Any, index: int) -> dict[str, Any]:
+def handles(nvml: Any, index: int, uuid: str) -> tuple[Any, Any]:
+    """The device, and the GPU that it is or, where it is known by a UUID, a part of."""
+    if not uuid:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        return handle, handle
+    part = nvml.nvmlDeviceGetHandleByUUID(uuid)
+    return part, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)
+
+
+def read(nvml: Any, index: int, uuid: str = "") -> dict[str, Any]:
     """Everything about one GPU as plain data; a GPU that cannot be read says so in `health` and `why`."""
     values: dict[str, Any] = {"index": index}
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        handle, whole = handles(nvml, index, uuid)
         values["uuid"] = optional(nvml, nvml.nvmlDeviceGetUUID, handle)
         values["name"] = optional(nvml, nvml.nvmlDeviceGetName, handle)
         values.update(memory(nvml, handle))
         values["processes"] = processes(nvml, handle)
-        fault = memory_faults(nvml, handle)
+        fault = memory_faults(nvml, whole)
     except nvml.NVMLError as error:
         return values | trouble(nvml, error)
     return values if fault is None else values | {"health": "ecc", "why": fault}
@@ -154,14 +163,14 @@ def computing(nvml: Any, handle: Any) -> list[int] | None:
     return sorted({each.pid for each in samples if each.smUtil or each.memUtil})
 
 
-def read_use(nvml: Any, index: int) -> dict[str, Any]:
+def read_use(nvml: Any, index: int, uuid: str = "") -> dict[str, Any]:
     """How busy one GPU is, and by whom; a GPU that cannot be read says so in `health` and `why`."""
     values: dict[str, Any] = {"index": index}
     try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        values |= utilisation(nvml, handle)
+        _, whole = handles(nvml, index, uuid)
+        values |= utilisation(nvml, whole)
         if values.get("busy_percent"):
-            values["computing"] = computing(nvml, handle)
+            values["computing"] = computing(nvml, whole)
     except nvml.NVMLError as error:
         return values | trouble(nvml, error)
     return values
@@ -213,8 +222,9 @@ def main() -> None:
     say({"count": count, "driver": driver})
     # The end of the input is the end of the dispatcher, however it died.
     for line in sys.stdin:
-        index, _, what = line.strip().partition(" ")
-        say(read_use(nvml, int(index)) if what == "use" else read(nvml, int(index)))
+        device, _, what = line.strip().partition(" ")
+        index, _, uuid = device.partition("=")
+        say((read_use if what == "use" else read)(nvml, int(index), uuid))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.devices import VISIBLE
 from dispatcher.base.messages import counted
 from dispatcher.base.values import memory_text, memory_texts
 from dispatcher.outlets.base import WORKSPACE, Request
@@ -59,6 +60,11 @@ class LocalOffer(msgspec.Struct, frozen=True, omit_defaults=True):
         """The GPUs that are of this kind; of any where it is empty."""
         return tuple(index for index in self.gpus if is_chip(chip, self.names.get(index, "")))
 
+    def named(self, request: Request) -> tuple[int, ...]:
+        """The GPUs of the kind that is asked for, and of those that are named."""
+        chips = self.that_are(request.chip)
+        return tuple(index for index in chips if index in request.only) if request.only else chips
+
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
         return self.refuses_slot(request) or self._refuses_amount(request)
@@ -66,26 +72,32 @@ class LocalOffer(msgspec.Struct, frozen=True, omit_defaults=True):
     def refuses_slot(self, request: Request) -> str:
         """Why none of the slots is for such an attempt."""
         gpus = gpus_of(request)
+        if gpus:
+            return self._too_few(request, gpus)
         if gpus is None:
             return "" if self.gpus or self.cpu_slots else "this pod has no slots"
-        if gpus == 0:
-            return "" if self.cpu_slots else "asks for a CPU slot, this pod has none (--slots)"
+        return "" if self.cpu_slots else "asks for a CPU slot, this pod has none (--slots)"
+
+    def _too_few(self, request: Request, gpus: int) -> str:
+        """Why the pod never has so many GPUs for such an attempt; empty when it has."""
         chips = self.that_are(request.chip)
         if gpus > len(chips):
             if gpus > len(self.gpus) or not request.chip:
                 return f"asks for {counted(gpus, 'GPU')}, this pod has {len(self.gpus)}"
             return f"asks for {gpus} {request.chip}, this pod has {_listed([self], request.chip)}"
+        if gpus > len(self.named(request)):
+            return f"{_asked_indices(request)}, this pod has {_indices(chips)}"
         if gpus > len(self.able(request)):
             each = " each" if gpus > 1 else ""
-            largest_mib = max(self.gpu_memory_mib.get(index, 0) for index in chips)
+            largest_mib = max(self.gpu_memory_mib.get(index, 0) for index in self.named(request))
             asked, largest = memory_texts(request.gpu_memory_mib or 0, largest_mib)
             return f"asks for {asked} of GPU memory{each}, the largest GPU of this pod has {largest} for jobs"
         return ""
 
     def able(self, request: Request) -> tuple[int, ...]:
-        """The GPUs that are of the kind and of the size that is asked for."""
+        """The GPUs that are of the kind and of the size that is asked for, and of those that are named."""
         asked_mib = request.gpu_memory_mib or 0
-        return tuple(i for i in self.that_are(request.chip) if asked_mib <= self.gpu_memory_mib.get(i, asked_mib))
+        return tuple(i for i in self.named(request) if asked_mib <= self.gpu_memory_mib.get(i, asked_mib))
 
     def _most_free_mib(self, request: Request) -> int | None:
         """The most memory that is free on a GPU for such an attempt; None where that of one is not known."""
@@ -127,6 +139,14 @@ class LocalOffer(msgspec.Struct, frozen=True, omit_defaults=True):
         of_all = f"{len(unusable)} of {len(able)} cannot be used now: {listed}"
         asked = f"{needed} {request.chip}" if request.chip else counted(needed, "GPU")
         return f"asks for {asked}, but {of_all}"
+
+
+def _asked_indices(request: Request) -> str:
+    return f"env names GPU {_indices(request.only)} ({VISIBLE})"
+
+
+def _indices(gpus: Sequence[int]) -> str:
+    return ",".join(map(str, gpus)) or "none"
 
 
 def _asked_memory(request: Request) -> str:
@@ -187,6 +207,9 @@ def _no_slot(request: Request, offers: Sequence[LocalOffer]) -> str:
     most = max(len(offer.gpus) for offer in offers)
     if request.chip and gpus <= most and all(gpus > len(offer.that_are(request.chip)) for offer in offers):
         return f"asks for {gpus} {request.chip}, and live pods have {_listed(offers, request.chip)}"
+    if gpus <= most and all(gpus > len(offer.named(request)) for offer in offers):
+        has = ", ".join(dict.fromkeys(_indices(offer.that_are(request.chip)) for offer in offers))
+        return f"{_asked_indices(request)}, and live pods have {has}"
     if gpus <= most:
         return f"{_asked_memory(request)}, no GPU of a live pod has more than {_most_memory(offers)} for jobs"
     return f"asks for {counted(gpus, 'GPU')}, no live pod has " + (f"more than {most}" if most else "any")

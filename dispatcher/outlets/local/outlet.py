@@ -39,7 +39,6 @@ from dispatcher.outlets.local.cgroups import Cgroups
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.gpu_sampler import Publisher
 from dispatcher.outlets.local.gpu_users import in_container, is_believable
-from dispatcher.outlets.local.gpus import visible_devices
 from dispatcher.outlets.local.host_amounts import host_amounts
 from dispatcher.outlets.local.oom import OomCounter
 from dispatcher.outlets.local.recovery import LocalRecovery, claimed_here
@@ -95,7 +94,7 @@ class LocalOutlet:
         return Site(
             layout=self._layout,
             group_may_write=files.group_may_write(self._layout.root),
-            environment={**visible_devices(slot.gpus), **told(slot)},
+            environment={**self._monitor.visible(slot.gpus), **told(slot)},
             defaults=defaults(slot),
             host=self._monitor.facts(slot.gpus),
         )

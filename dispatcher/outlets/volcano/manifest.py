@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dispatcher.base.devices import OF_CONTAINERS
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.base import Bundle, Request
 from dispatcher.outlets.batch.scheduler import Submission
@@ -143,7 +144,9 @@ def _pod(host: VolcanoHost, submission: Submission, bundle: Bundle, grace_s: flo
 def _environment(host: VolcanoHost, submission: Submission, bundle: Bundle) -> list[tuple[str, str]]:
     script = submission.layout.submission_script(submission.name)
     own = {"DISPATCHER_VOLCANO_MODE": "1", "DISPATCHER_SUBMISSION_DIR": os.fspath(script.parent)}
-    given = {**host.env, **own, **bundle.environment}
+    # Where NVIDIA's runtime is the default of a node, images that ask for all GPUs get them without asking Kubernetes.
+    hidden = {} if shape_of(host, submission.request).gpus_per_node else {OF_CONTAINERS: "void"}
+    given = {**hidden, **host.env, **own, **bundle.environment}
     return [(name, value) for name, value in given.items() if value is not None]
 
 

@@ -77,6 +77,8 @@ def test_a_launch() -> None:
     assert launch(without, request=Request()).gpus == 0
     pinned = msgspec.structs.replace(HOST, env={"CUDA_VISIBLE_DEVICES": "2, 3"})
     assert launch(pinned).only == (2, 3)
+    hidden = msgspec.structs.replace(HOST, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert launch(hidden).only == ()
 
 
 def test_the_name_of_a_log() -> None:

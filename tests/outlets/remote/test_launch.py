@@ -315,6 +315,29 @@ def test_gpus_that_are_free(place: Host, monkeypatch: pytest.MonkeyPatch) -> Non
         busy.wait()
 
 
+def test_an_attempt_without_gpus_sees_none(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(place, monkeypatch, gpus(2))
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    directory = place.begin("1", gpus=0)
+    variables = (
+        wait_until((Path(directory) / "environment").exists, "it has begun")
+        and (Path(directory) / "environment").read_text().splitlines()
+    )
+    assert {"CUDA_VISIBLE_DEVICES=", "ROCR_VISIBLE_DEVICES="} <= set(variables)
+    assert not any(line.startswith("HIP_VISIBLE_DEVICES") for line in variables)
+    place.end(directory)
+
+
+@pytest.mark.parametrize(("visible", "left"), [("1,0", [0, 1]), ("GPU-2,1", [1, 2]), ("", []), ("NoDevFiles", [])])
+def test_a_login_may_be_kept_to_some_gpus(
+    place: Host, monkeypatch: pytest.MonkeyPatch, visible: str, left: list[int]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with_gpus(place, monkeypatch, gpus(4))
+    listed = ask(place.connection, ListGpus())
+    assert [gpu.index for gpu in listed.gpus] == left
+
+
 def test_dispatchers_that_share_the_gpus_of_a_host(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is first; nobody keeps one of two that another needs both."""
     with_gpus(place, monkeypatch, gpus(4))

@@ -59,6 +59,16 @@ def take_gpus(words: Data, held: List[int]) -> Tuple[List[int], str]:
     return taken, ""
 
 
+def show_gpus(gpus: List[int], environment: Dict[str, str]) -> None:
+    """Let a process see these GPUs and no others, as dispatcher/base/devices.py has it; without any it sees none."""
+    for name in ("HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"):
+        environment.pop(name, None)
+    environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+    if not gpus:
+        environment["ROCR_VISIBLE_DEVICES"] = ""
+
+
 def gpus_for(only: Optional[List[int]], chip: str, chips: List[str], gpus: List[Data]) -> List[Data]:
     """Those with an index of `only` (None: any), and of the chip that is asked for where the host has several kinds."""
     usable = [gpu for gpu in gpus if only is None or gpu["index"] in only]
@@ -139,7 +149,7 @@ def read_gpus_once() -> List[Data]:
 
 
 def read_gpus() -> List[Data]:
-    """All GPUs of the host by index, with the processes on them."""
+    """The GPUs of the host by index that this login may use, with the processes on them."""
     rows = nvidia_smi("--query-gpu=index,uuid,name,memory.used,memory.total")
     users: Dict[str, List[Data]] = {}
     for uuid, pid, used in nvidia_smi("--query-compute-apps=gpu_uuid,pid,used_memory"):
@@ -154,7 +164,17 @@ def read_gpus() -> List[Data]:
             "users": users.get(uuid, []),
         }
         for index, uuid, name, used, total in rows
+        if may_use(index, uuid)
     ]
+
+
+def may_use(index: str, uuid: str) -> bool:
+    """Whether the environment of this login leaves it the GPU."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return True
+    words = [word.strip() for word in visible.split(",")]
+    return any(word == index or (word.startswith("GPU-") and uuid.startswith(word)) for word in words)
 
 
 def nvidia_smi(query: str) -> List[List[str]]:

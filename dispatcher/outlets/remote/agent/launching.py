@@ -10,7 +10,7 @@ from typing import BinaryIO, Dict, List, Optional, Sequence, Tuple
 
 from dispatcher.outlets.remote.agent.attempts import check_attempt, read_launch
 from dispatcher.outlets.remote.agent.facts import boot_id, host_name, user_name
-from dispatcher.outlets.remote.agent.gpus import take_gpus
+from dispatcher.outlets.remote.agent.gpus import show_gpus, take_gpus
 from dispatcher.outlets.remote.agent.locks import lock_patiently
 from dispatcher.outlets.remote.agent.machine import index_among, process_variables, take_machine
 from dispatcher.outlets.remote.agent.names import (
@@ -93,9 +93,7 @@ def start(words: Data, alive_fd: Optional[int], gpus: List[int], held: List[int]
     directory = words["directory"]
     environment = scrubbed(words["environment"])
     environment[ATTEMPT_DIR] = directory
-    if words["gpus"]:
-        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+    show_gpus(gpus, environment)
     try:
         link_log(directory, log_prefix(words["log"], environment), words["needs_shared_log"])
         wrapper = [shutil.which("bash") or "/bin/bash", os.path.join(directory, WRAPPER_FILE)]

@@ -99,12 +99,19 @@ def test_signals_that_python_ignores_end_a_job_as_usual(trial):
 
 def test_what_launched_the_dispatcher_did_not_launch_its_jobs(trial, monkeypatch):
     """Each would take itself for one of the processes of one job, and wait for the others."""
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
-    for name in ("SLURM_PROCID", "VC_WORKER_HOSTS"):
+    allocation = ("SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_CONF", "SLURM_TMPDIR")
+    task = (
+        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE",
+        "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_TASK_PID", "SLURM_CPUS_PER_TASK", "SLURM_ARRAY_TASK_ID",
+        "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "PBS_TASKNUM", "VC_WORKER_HOSTS",
+    )  # fmt: skip
+    for name in (*allocation, *task):
         monkeypatch.setenv(name, "1")
-    one = trial('echo "$SLURM_JOB_ID $(printenv SLURM_PROCID VC_WORKER_HOSTS || echo unset)"')
+    one = trial("env")
     one.start().end()
-    assert one.output == "17 unset\n"
+    names = {line.partition("=")[0] for line in one.output.splitlines()}
+    assert names >= set(allocation)
+    assert not names & set(task)
 
 
 @pytest.mark.parametrize("pid_is_recorded", [True, False])

@@ -16,8 +16,13 @@ from dispatcher.outlets.base import Bundle
 from dispatcher.run_state import liveness
 from dispatcher.workspace import AttemptPaths, Layout
 
-# Which task of a step of SLURM, or which pod of a job of Volcano, the dispatcher is. Its jobs are none of them.
-_MEMBERSHIP: Final = re.compile(rb"SLURM_PROCID|VC_.+_HOSTS")
+# Which task of how large a step the dispatcher is, or which pod of a job of Volcano: its jobs are none of them, and
+# would take themselves for one of several ranks. What tells the allocation itself stays, so that a job can ask SLURM.
+_MEMBERSHIP: Final = re.compile(
+    rb"SLURM_(?!(JOB_|SUBMIT_|CONF)|(JOBID|CLUSTER_NAME|TMPDIR)$).*"
+    rb"|(PMI|PMIX|OMPI_COMM_WORLD|MV2_COMM_WORLD|MPI_LOCALRANKID|MPI_LOCALNRANKS)(_.*)?|PBS_(TASK|NODE|VNODE)NUM"
+    rb"|VC_.+_HOSTS"
+)
 _LOCALE: Final = b"LC_ALL"
 
 

@@ -48,6 +48,9 @@ class CodeMode(enum.StrEnum):
 # A variable, or all whose names begin so.
 _VARIABLES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
+# Where Python looks for modules besides its own environment: those of the dispatcher are not for another interpreter.
+PYTHON_PLACES: Final = ("PYTHONPATH", "PYTHONHOME")
+
 _NOTHING: Final[Mapping[str, Any]] = {}
 _GPU_IDLE_AFTER_S: Final = 1800.0
 
@@ -427,6 +430,21 @@ def _read(
             except BadValueError as error:
                 faults.append(f"{place}{key} = {shown_at(key, value)}: {error}")
     return fields
+
+
+@functools.cache
+def own_programs() -> str:
+    """The directory of the programs of this process's own environment; empty where it is the system's Python."""
+    is_own = sys.prefix != sys.base_prefix or os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
+    return os.path.join(sys.prefix, "bin") if is_own else ""
+
+
+def python_environment(method: Method) -> dict[str, str]:
+    """The environment in which the interpreter of the method is asked what it can import, as its jobs can."""
+    inherited = {
+        name: value for name, value in os.environ.items() if method.python is None or name not in PYTHON_PLACES
+    }
+    return {**inherited, **method.env}
 
 
 def interpreter(python: Path | None) -> Path:

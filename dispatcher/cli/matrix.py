@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from dispatcher.cli.common import layout, where_option
 from dispatcher.cli.manifest_target import refuse_other_files
 from dispatcher.cli.printing import print_rows
 from dispatcher.cli.tune import trials, tune
-from dispatcher.config import Config, interpreter, load_config
+from dispatcher.config import Config, Method, interpreter, load_config, python_environment
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
@@ -185,21 +185,22 @@ def _job_faults(config: Config, manifest: Manifest) -> list[str]:
 
     Checked in another process, by the interpreter that runs the job, because the jobs' code may import JAX.
     """
-    by_python: dict[Path, list[dict[str, Any]]] = {}
+    alike: dict[Hashable, tuple[Method, list[dict[str, Any]]]] = {}
     for entry in manifest.entries.values():
         if entry.job and entry.command is None:
-            python = interpreter(config.method(entry.method).python)
-            by_python.setdefault(python, []).append(entry.document())
-    return [fault for python, entries in by_python.items() for fault in _ask(config.layout.root, python, entries)]
+            method = config.method(entry.method)
+            key = method.python, tuple(method.env.items())
+            alike.setdefault(key, (method, []))[1].append(entry.document())
+    return [fault for method, entries in alike.values() for fault in _ask(config.layout.root, method, entries)]
 
 
-def _ask(root: Path, python: Path, entries: list[dict[str, Any]]) -> list[str]:
+def _ask(root: Path, method: Method, entries: list[dict[str, Any]]) -> list[str]:
     try:
         done = subprocess.run(
-            [python, "-P", "-m", "dispatcher.runtime", "check"],
+            [interpreter(method.python), "-P", "-m", "dispatcher.runtime", "check"],
             input=json.dumps(entries),
             cwd=root,
-            env={**os.environ, contract.ROOT: os.fspath(root)},
+            env={**python_environment(method), contract.ROOT: os.fspath(root)},
             capture_output=True,
             text=True,
             check=False,

@@ -6,13 +6,14 @@ import hashlib
 import json
 import math
 import os
+from collections.abc import Mapping
 
 import msgspec
 
 from dispatcher import contract
 from dispatcher.base import devices, files
 from dispatcher.base.values import memory_text
-from dispatcher.config import Config, Method, interpreter
+from dispatcher.config import PYTHON_PLACES, Config, Method, interpreter, own_programs
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Bundle, Site
@@ -53,6 +54,8 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         contents[contract.CODE_FILE] = code_file(code.digest, code.commit_text, code.path)
     environment = _environment(config, assigned, method, site)
     node = _node_setup(config, method, entry, site)
+    # What is in a container, only that knows.
+    activate = _activate(config, method, site) if node is None or node.container is None else None
     if node is not None:
         job = NodeJob(
             root=os.fspath(site.layout.root),
@@ -67,6 +70,8 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             facts=_facts(config, assigned, site),
             watch=_watch(config, assigned, site),
             env_files=tuple(env_files(config, entry)),
+            # In a shared workspace the wrapper has done so, before a setup that may change it again.
+            activate=activate if node.modules or not site.is_shared else None,
         )
         contents[contract.NODE_FILE] = _encode(render_node(config.layout, node, job))
     # A node extracts the code itself.
@@ -84,6 +89,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             "node": node is not None,
             # A node changes into it itself, once it has made the directory.
             "env_files": env_files(config, entry) if node is None else [],
+            "activate": activate if site.is_shared else None,
             "cwd": os.fspath((copy or site.layout.root) / entry.cwd) if entry.cwd and node is None else None,
             # Where the workspace is not seen, the code that a setup needs is only there when the launcher has run.
             "setup": bool(method.setup) and site.is_shared,
@@ -160,6 +166,7 @@ def _environment(config: Config, assigned: Assignment, method: Method, site: Sit
     hidden = devices.HIDDEN if assigned.request.gpus == 0 else {}
     return {
         **site.defaults,
+        **_not_inherited(method, site),
         **own,
         **devices.narrowed({**site.environment, **hidden}, own),
         contract.JOB_ID: assigned.key.job_id,
@@ -169,6 +176,14 @@ def _environment(config: Config, assigned: Assignment, method: Method, site: Sit
         contract.ROOT: os.fspath(site.layout.root),
         contract.KILL_GRACE: str(math.ceil(config.kill_grace_s)),
     }
+
+
+def _not_inherited(method: Method, site: Site) -> dict[str, None]:
+    """What would have the interpreter of the method import from another environment, that of the dispatcher."""
+    if method.python is None:
+        return {}
+    configured = site.node.env if site.node is not None else {}
+    return {name: None for name in PYTHON_PLACES if name not in configured}
 
 
 def _bootstrap(assigned: Assignment, site: Site) -> bytes:
@@ -241,6 +256,19 @@ def _python(config: Config, method: Method, entry: Entry, site: Site) -> str:
     # From the directory in which the command runs, which may be one of the shipped code.
     start = config.layout.root / (entry.cwd or "")
     return os.path.relpath(path, start if start.is_relative_to(config.layout.root) else config.layout.root)
+
+
+def _activate(config: Config, method: Method, site: Site) -> Mapping[str, str] | None:
+    """The interpreter whose environment is activated, and the programs of the dispatcher's own, which it replaces.
+
+    A relative path is below the shipped code.
+    """
+    if method.python is None:
+        return None
+    path, root = interpreter(method.python), config.layout.root
+    if not site.is_shared and path.is_relative_to(root):
+        path = path.relative_to(root)
+    return {"python": os.fspath(path), "own": own_programs() if site.is_shared else ""}
 
 
 def _labels(config: Config, entry: Entry) -> dict[str, str]:

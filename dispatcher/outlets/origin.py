@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from dispatcher.base import devices
 from dispatcher.base.variables import recorded
-from dispatcher.config import Config
+from dispatcher.config import Config, Method, interpreter
 from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Site
 from dispatcher.outlets.code.snapshot import Changes, Snapshot
@@ -43,7 +43,7 @@ def origin_of(
         runs_workspace=site.is_shared and code is None,
         host=site.host,
         # A setup may change it, and with it what the default interpreter is.
-        path=_path({**method.env, **entry.env}) if not method.setup else None,
+        path=_path(method, {**method.env, **entry.env}) if not method.setup else None,
         hides_python=container is not None or (bool(method.setup) and method.python is None),
         cwd=_cwd(config, assigned, site),
     )
@@ -69,8 +69,11 @@ def _cwd(config: Config, assigned: Assignment, site: Site) -> str:
     return os.path.join(config.layout.code_copy(assigned.code.digest), cwd)
 
 
-def _path(env: Mapping[str, str]) -> str:
-    return env.get("PATH", os.environ.get("PATH", os.defpath))
+def _path(method: Method, env: Mapping[str, str]) -> str:
+    path = env.get("PATH", os.environ.get("PATH", os.defpath))
+    if method.python is None:
+        return path
+    return os.pathsep.join([os.fspath(interpreter(method.python).parent), path])
 
 
 def _environment(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from dispatcher.base.libraries import PACKAGES, install_command
-from dispatcher.config import Method, interpreter
+from dispatcher.config import Method, interpreter, python_environment
 
 # Not from the current directory, which is not on the path of a script. Prints whether it is there, then the path.
 _PROGRAM = """
@@ -46,7 +46,7 @@ def package_fault(method: Method, reader: str, extra: str = "") -> str:
     if method.python is None and not _is_checkout():
         return ""
     python = os.fspath(interpreter(method.python))
-    if not _lacks_package(python, method.env):
+    if not _lacks_package(python, python_environment(method)):
         return ""
     named = f"python = {method.python}" if method.python is not None else python
     # Scripts need dispatcher.contract alone, which imports nothing else.
@@ -60,7 +60,7 @@ def _is_checkout() -> bool:
 
 
 def _lacks_package(python: str, env: Mapping[str, str]) -> bool:
-    key = python, env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    key = python, env.get("PYTHONPATH", "")
     known = _known.get(key)
     if known is None or time.monotonic() >= known.next_look_s:
         if known is None or known.places != _times(place for place, _ in known.places):
@@ -74,7 +74,7 @@ def _lacks_package(python: str, env: Mapping[str, str]) -> bool:
 def _ask(python: str, env: Mapping[str, str]) -> tuple[bool, _Places]:
     try:
         done = subprocess.run(
-            [python, "-c", _PROGRAM], env={**os.environ, **env}, stdin=subprocess.DEVNULL,
+            [python, "-c", _PROGRAM], env=env, stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=_LONGEST_S, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):

@@ -57,6 +57,36 @@ def test_the_command_runs_in_it(trial, tmp_path):
     assert one.output == f"it's entry's in {one.root}\n"
 
 
+@pytest.mark.parametrize("is_shared", [True, False])
+@pytest.mark.parametrize("modules", [(), ("python/3",)])
+def test_the_environment_of_the_method_is_activated(trial, tmp_path, monkeypatch, is_shared, modules):
+    """Before the setup, and also in place of what modules load, where the workspace is seen or not."""
+    loads = f"module() {{ PATH={tmp_path}/modules:$PATH; }}\nexport -f module\n"
+    for name in ("envs/asr", "active"):
+        programs = tmp_path / "a'; echo foo" / name / "bin"
+        programs.mkdir(parents=True)
+        (programs.parent / "pyvenv.cfg").touch()
+        (programs / "python").write_text(f"#!/bin/sh\necho {name} $PYTHONPATH\n")
+        (programs / "python").chmod(0o755)
+    root = tmp_path / "a'; echo foo"
+    monkeypatch.setenv("PATH", f"{root}/active/bin:{os.environ['PATH']}")
+    monkeypatch.setenv("VIRTUAL_ENV", f"{root}/active")
+    monkeypatch.setenv("PYTHONPATH", "/of/the/dispatcher")
+    (tmp_path / "modules").symlink_to(root / "active" / "bin")
+    monkeypatch.setenv("MODULESHOME", str(tmp_path))
+    (tmp_path / "init").mkdir()
+    (tmp_path / "init" / "bash").write_text(loads)
+    one = trial('python; echo "$VIRTUAL_ENV"; type -P python', python=root / "envs/asr", setup="python")
+    assert Site(one, tmp_path, is_shared=is_shared, modules=modules).end().exit_code == 0
+    assert one.output == f"envs/asr\nenvs/asr\n{root}/envs/asr\n{root}/envs/asr/bin/python\n"
+
+
+def test_configured_places_of_modules_stay(trial, tmp_path):
+    one = trial("echo $PYTHONPATH", python=Path("/usr/bin/python3"))
+    assert Site(one, tmp_path, env={"PYTHONPATH": "/of/the/host"}).end().exit_code == 0
+    assert one.output == "/of/the/host\n"
+
+
 def test_a_failed_setup_is_no_failed_job(trial, tmp_path):
     one = trial("echo ran")
     ended = Site(one, tmp_path, modules=("absent/1.0",)).end()

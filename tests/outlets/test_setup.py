@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -136,6 +137,91 @@ def test_the_methods_python(trial, venv):
         one = trial("", root=venv.parent / str(number), command=command, python=venv).start()
         assert one.end().exit_code == 0
         assert one.output == f"{venv}\n"
+
+
+SHOWN = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_PREFIX_1", "PYTHONPATH", "PYTHONHOME")
+SHOW = f"import os, sys; print(sys.prefix, {{k: os.environ[k] for k in {SHOWN} if k in os.environ}})"
+
+
+@pytest.fixture
+def of_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An environment with programs that is active where the dispatcher runs, before everything else on PATH."""
+    programs = tmp_path / "own" / "bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "python3", "torchrun"):
+        (programs / name).write_text("#!/bin/sh\necho of the dispatcher\n")
+        (programs / name).chmod(0o755)
+    (tmp_path / "other").symlink_to(programs)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'other'}:/nonexistent::{programs}:{os.environ['PATH']}")
+    monkeypatch.setenv("VIRTUAL_ENV", str(programs.parent))
+    monkeypatch.setenv("CONDA_PREFIX", str(programs.parent))
+    monkeypatch.setenv("CONDA_PREFIX_1", "/opt/conda")
+    monkeypatch.setenv("CONDA_DEFAULT_ENV", "own")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return programs
+
+
+def test_the_methods_environment_is_that_of_the_whole_tree(trial, venv, of_the_dispatcher):
+    (venv / "bin" / "torchrun").symlink_to("python")
+    for number, word in enumerate(["torchrun", "python", "python3"]):
+        command = ("bash", "-c", f"{word} -c {quoted(SHOW)}; echo $PATH")
+        one = trial("", root=venv.parent / f"tree{number}", command=command, python=venv).start()
+        assert one.end().exit_code == 0
+        shown, path = one.output.splitlines()
+        assert shown == f"{venv} {{'VIRTUAL_ENV': {str(venv)!r}}}"
+        places = path.split(":")
+        assert places[:3] == [f"{venv}/bin", "/nonexistent", ""]
+        assert str(of_the_dispatcher) not in places and f"{sys.prefix}/bin" not in places
+        assert places[-1] == os.environ["PATH"].rpartition(":")[2]
+
+
+def test_a_program_that_the_methods_environment_lacks_is_not_that_of_another(trial, venv, of_the_dispatcher):
+    (venv / "bin" / "torchrun").unlink(missing_ok=True)
+    one = trial("", command=("torchrun", "x"), python=venv).start()
+    assert one.end().exit_code == 127
+    assert "'torchrun': there is no such program" in one.output
+
+
+@pytest.mark.parametrize(("place", "name"), [("miniconda/envs/asr", "asr"), ("conda", None)])
+def test_a_conda_environment(trial, tmp_path, of_the_dispatcher, place, name):
+    prefix = tmp_path / place
+    (prefix / "bin").mkdir(parents=True)
+    (prefix / "conda-meta").mkdir()
+    (prefix / "bin" / "python").write_text('#!/bin/sh\necho "$CONDA_PREFIX $CONDA_DEFAULT_ENV ${VIRTUAL_ENV-none}"\n')
+    (prefix / "bin" / "python").chmod(0o755)
+    one = trial("", command=("bash", "-c", "python"), python=prefix).start()
+    assert one.end().exit_code == 0
+    assert one.output == f"{prefix} {name or prefix} none\n"
+
+
+def test_variables_that_the_method_sets_stay(trial, venv):
+    one = trial("", command=("{python}", "-c", SHOW), python=venv, env={"PYTHONPATH": "/x"}).start()
+    assert one.end().exit_code == 0
+    assert one.output == f"{venv} {{'VIRTUAL_ENV': {str(venv)!r}, 'PYTHONPATH': '/x'}}\n"
+
+
+def test_an_interpreter_of_no_environment(trial, of_the_dispatcher):
+    """The order of PATH stays where it is on it; else it comes first."""
+    for number, python in enumerate(["/usr/bin/python3", None]):
+        folder = of_the_dispatcher.parent / "plain"
+        if python is None:
+            folder.mkdir()
+            (folder / "python3").symlink_to("/usr/bin/python3")
+        one = trial(
+            "", root=of_the_dispatcher.parent / str(number), command=("bash", "-c", "echo $PATH; type -P python3"),
+            python=Path(python or folder / "python3"),
+        ).start()  # fmt: skip
+        assert one.end().exit_code == 0
+        path, found = one.output.splitlines()
+        first = path.split(":")[0]
+        assert first == (str(folder) if python is None else "/nonexistent")
+        assert not found.startswith((str(of_the_dispatcher), sys.prefix + "/"))
+
+
+def test_without_python_the_environment_is_the_dispatchers(trial, of_the_dispatcher):
+    one = trial("", command=("bash", "-c", "torchrun; echo $VIRTUAL_ENV $PATH")).start()
+    assert one.end().exit_code == 0
+    assert one.output == f"of the dispatcher\n{of_the_dispatcher.parent} {os.environ['PATH']}\n"
 
 
 def test_a_setup_that_activates_an_environment_chooses_the_interpreter(trial, venv):

@@ -23,11 +23,10 @@ def write_template(fleet: Fleet, text: str = TEMPLATE, method: str = "m") -> Non
     temporary.replace(path)
 
 
-def why(fleet: Fleet, *words: str) -> dict[str, str]:
+def why(fleet: Fleet, **environment: str) -> dict[str, str]:
     """The reasons that a dry run gives."""
-    return {
-        row["job"]: row["why"] for row in json.loads(fleet.run("--pod", "dry", "--slots", "1", "--dry-run", "--json"))
-    }
+    rows = json.loads(fleet.run("--pod", "dry", "--slots", "1", "--dry-run", "--json", **environment))
+    return {row["job"]: row["why"] for row in rows}
 
 
 def test_nothing_is_claimed_that_cannot_be_started(fleet: Fleet) -> None:
@@ -173,6 +172,13 @@ def test_jobs_that_may_do_without_the_package(
     fleet.write_config(f"methods: {{m: {{{settings.replace('CHECKOUT', checkout)}python: {bare_env.name}}}}}\n")
     fleet.write_manifest([{"job_id": "a", **entry}])
     assert why(fleet) == {"a": ""}
+
+
+def test_the_dispatchers_own_packages_are_not_those_of_another_python(fleet: Fleet, bare_env: Path) -> None:
+    write_template(fleet, IMPORTS)
+    fleet.write_config(f"methods: {{m: {{python: {bare_env.name}}}}}\n")
+    fleet.write_manifest([{"job_id": "a"}])
+    assert "has no package dispatcher" in why(fleet, PYTHONPATH=str(Path(__file__).parents[2]))["a"]
 
 
 def test_a_python_that_cannot_be_asked_beforehand(fleet: Fleet, bare_env: Path) -> None:

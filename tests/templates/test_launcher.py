@@ -145,6 +145,7 @@ def test_a_project_may_replace_a_part_of_a_packaged_launcher(tmp_path: Path) -> 
         "facts",
         "watch",
         "env_files",
+        "activate",
     )
     values |= dict.fromkeys(others, "")
     assert "# mine" not in render_launcher(layout, "node.sh.j2", values)

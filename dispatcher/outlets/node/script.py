@@ -48,7 +48,7 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     reach a node to which the environment of the first one is not passed on. `uses_gpus`: it asks for GPUs.
     `has_setup`: the file `setup.sh` is read here and not by the wrapper. `syncs`: `uv sync` makes the environment of
     the shipped code. `cwd` is where the command runs, below the directory of the code. `facts` is what the node tells
-    of itself, None: nothing. `watch`: it looks whether its GPUs are idle.
+    of itself, None: nothing. `watch`: it looks whether its GPUs are idle. `activate`: see bundle.py.
     """
 
     root: str
@@ -63,6 +63,7 @@ class NodeJob(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts | None = None
     watch: GpuWatch | None = None
     env_files: tuple[str, ...] = ()
+    activate: Mapping[str, str] | None = None
 
 
 def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
@@ -82,6 +83,7 @@ def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
             "unset": [name for name, value in environment.items() if value is None],
             "modules": setup.modules,
             "setup": job.has_setup,
+            "activate": job.activate,
             "cwd": job.cwd,
             "env_files": job.env_files,
             "cwd_is_absolute": job.cwd.startswith("/"),

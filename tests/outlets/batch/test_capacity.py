@@ -17,6 +17,13 @@ def test_no_more_than_the_limit() -> None:
     assert made.take(Request(0)) == Slot()
 
 
+def test_gpus_that_an_entry_names() -> None:
+    """The scheduler chooses, so its variable would be overridden, or would show it those of others."""
+    named = Request(1, only=(2, 3))
+    assert "env names GPU 2,3 (CUDA_VISIBLE_DEVICES)" in submissions().refuses(named)
+    assert submissions().take(named) is None
+
+
 def test_gpus_that_attempts_wait_for_already() -> None:
     """More of them would only keep jobs from other pods."""
     made = submissions()

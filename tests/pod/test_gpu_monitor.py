@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from fleet import wait_until
@@ -49,6 +50,18 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
     monkeypatch.setattr(gpu_monitor, "GpuReader", lambda: reader)
     yield reader
     reader.release.set()
+
+
+def test_a_pod_without_gpus_on_a_host_that_has_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(gpu_monitor, "GPU_FILES", (f"{tmp_path}/nvidia[0-9]*",))
+    GpuMonitor("", 1, 1, said.append)
+    assert said == []
+    (tmp_path / "nvidia0").touch()
+    GpuMonitor("", 0, 1, said.append)
+    assert said == [], "it has no slots at all"
+    GpuMonitor("", 1, 1, said.append)
+    assert said == ["note: jobs on CPU slots see none of this host's GPUs; --gpus all gives jobs GPUs"]
 
 
 def test_the_loop_does_not_wait_for_a_sample_that_hangs(reader: Hanging) -> None:

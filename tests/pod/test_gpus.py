@@ -456,6 +456,12 @@ class TestForeignUseOnTheHost:
             found = foreign_use(GpuReading(gpus=(gpu,)), nobody, (), contained=False)
             assert (5 in found) == (is_used and (known is not None or used_mib is not None))
 
+    def test_a_process_of_others_where_no_memory_is_told(self, stranger: int) -> None:
+        unknown = reading((stranger, None), (os.getpid(), None), used=None)
+        why = foreign_use(unknown, {os.getpid()}.__contains__, [5], contained=False)[5]
+        assert why.startswith(f"in use by pid {stranger} ") and why.endswith(", how much of it is not told")
+        assert foreign_use(unknown, lambda pid: True, [5], contained=False) == {}
+
     def test_memory_without_processes_blames_nobody(self) -> None:
         assert foreign_use(reading(used=700), nobody, (), contained=False) == {}
 

@@ -73,7 +73,7 @@ def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained
         return f"{known_mib} MiB used by {_users(theirs)}"
     rest_mib = _unexplained_mib(gpu, named)
     if rest_mib is None or rest_mib < FOREIGN_MIB:
-        return None
+        return _untold_use(theirs) if rest_mib is None else None
     if not contained and gpu.processes is not None and len(named) == len(listed):
         # The list is complete; what is left belongs to processes whose size the driver does not tell, or to none.
         may_draw = rest_mib < DRAWING_MIB
@@ -84,6 +84,12 @@ def _foreign_use(gpu: Gpu, is_ours: Callable[[int], bool], held: bool, contained
     if held:
         return None
     return f"{rest_mib} MiB in use by processes that cannot be seen from here (inside a container, or already ending)"
+
+
+def _untold_use(theirs: Collection[GpuProcess]) -> str | None:
+    """How processes use a GPU whose memory the driver does not tell, as where it is that of the host."""
+    unsized = [process for process in theirs if process.used_mib is None]
+    return f"in use by {_users(unsized)}, how much of it is not told" if unsized else None
 
 
 def _is_desktop(process: GpuProcess) -> bool:

@@ -315,6 +315,20 @@ def test_gpus_that_are_free(place: Host, monkeypatch: pytest.MonkeyPatch) -> Non
         busy.wait()
 
 
+def test_who_uses_a_gpu() -> None:
+    user = {"pid": 7, "user": "bob", "command": "python"}
+
+    def use(used_mib: int | None, *sizes: int | None) -> str:
+        users = [{**user, "used_mib": size} for size in sizes]
+        return agent_gpus.gpu_use({"used_mib": used_mib, "total_mib": None, "users": users})
+
+    assert use(None) == use(99) == use(99, None) == use(None, 99) == ""
+    assert use(None, None) == "in use by pid 7 (bob: python), how much of it is not told"
+    assert use(200, None) == use(200, 200) == "200 MiB used by pid 7 (bob: python)"
+    assert use(1024) == "1024 MiB used by processes that are not shown"
+    assert bool(use(900)) is agent_gpus.in_container(), "a desktop, which draws and does not compute"
+
+
 def test_an_attempt_without_gpus_sees_none(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     with_gpus(place, monkeypatch, gpus(2))
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")

@@ -14,6 +14,8 @@ from dispatcher.outlets.remote.agent.names import GPU_LOCKS, Data, Refusal
 from dispatcher.outlets.remote.agent.programs import decoded, run_program
 
 FOREIGN_MIB = 100
+# What a desktop may use to draw. nvidia-smi lists only what computes.
+DRAWING_MIB = 1024
 NVIDIA_SMI_S = 30.0
 
 
@@ -134,12 +136,24 @@ def read_holder(fd: int) -> str:
 def gpu_use(gpu: Data) -> str:
     """Who uses 100 MiB of a GPU or more; empty when nobody does."""
     known = sum(user["used_mib"] or 0 for user in gpu["users"])
+    users = ", ".join(f"pid {user['pid']} ({user['user']}: {user['command']})" for user in gpu["users"][:3])
+    sizes = [gpu["used_mib"], *(user["used_mib"] for user in gpu["users"])]
+    if users and not known and all(size is None for size in sizes):
+        return f"in use by {users}, how much of it is not told"
     # In a container the driver tells the memory of the device, and not whose it is.
-    if known < FOREIGN_MIB and (gpu["used_mib"] or 0) - known < FOREIGN_MIB + (gpu["total_mib"] or 0) // 100:
+    unnamed = FOREIGN_MIB if users or in_container() else DRAWING_MIB
+    if known < FOREIGN_MIB and (gpu["used_mib"] or 0) - known < unnamed + (gpu["total_mib"] or 0) // 100:
         return ""
-    users = [f"pid {user['pid']} ({user['user']}: {user['command']})" for user in gpu["users"][:3]]
     used_mib = max(known, gpu["used_mib"] or 0)
-    return f"{used_mib} MiB used by {', '.join(users) or 'processes that are not shown'}"
+    return f"{used_mib} MiB used by {users or 'processes that are not shown'}"
+
+
+def in_container() -> bool:
+    """Whether processes of the host may not be seen here: this one is not of the first namespace of pids."""
+    try:
+        return os.readlink("/proc/self/ns/pid") != "pid:[4026531836]"
+    except OSError:
+        return True
 
 
 @functools.lru_cache(maxsize=None)

@@ -218,8 +218,9 @@ def test_the_setup_runs_in_the_tree(node):
         ("true\nls /nonexistent", 2, "setup, line 2, exit status 2: ls /nonexistent"),
         ("f() {\n  false\n  return 4\n}\nf", 4, "setup, line 5, exit status 4: f"),
         ("echo 'return 3' >three.sh\n. ./three.sh", 3, "setup, line 2, exit status 3: . ./three.sh"),
-        ("exit 0", 1, ""),
-        ("exec true", 1, ""),
+        ("exit 0", 1, "error: setup: it ended its shell with exit status 0 before the command (last line: "),
+        ("echo so far; exec true", 1, "exit status 0 before the command (last line: so far)"),
+        ("set -u\necho $NO_SUCH", 1, "NO_SUCH: unbound variable)"),
         ("if true; then", 2, "syntax error"),
         ("true\nreturn 5", 5, "setup: exit status 5"),
     ],
@@ -229,6 +230,16 @@ def test_a_setup_that_fails(node, setup, status, said):
     assert (one.status, one.has_failed_setup) == (status, True)
     assert said in one.output
     assert "the command ran" not in one.output
+
+
+def test_a_trap_of_the_setup_runs_when_the_command_has_ended(node):
+    setup = "S=own; clean() { echo cleaned $S after $?; exit 0; }; trap clean EXIT"
+    one = node.run("echo ran; exit 3", setup=setup)
+    assert (one.status, one.output) == (3, "ran\ncleaned own after 3\n")
+    absent = node.run("", number=2, arguments=["no such program"], setup=setup)
+    assert (absent.status, absent.has_failed_setup) == (127, False)
+    assert absent.output.endswith("cleaned own after 127\n")
+    assert node.leftovers() == []
 
 
 def test_a_setup_that_is_stopped_has_not_failed(node):

@@ -53,9 +53,12 @@ def quoted(text: str) -> str:
         ("source nothing.sh || exit 9\n", 9, "nothing.sh: No such file"),
         ("f() {\n  false\n  return 4\n}\nf", 4, "setup, line 5, exit status 4: f"),
         ("echo 'return 3' >three.sh\n. ./three.sh", 3, "setup, line 2, exit status 3: . ./three.sh"),
-        ("exit 0", 1, ""),
-        ("exec true", 1, ""),
-        ("set -e\nsource /dev/stdin <<<false\n", 1, ""),
+        ("exit 0", 1, "error: setup: it ended its shell with exit status 0 before the command (last line: none)"),
+        ("echo so far; exec true", 1, "exit status 0 before the command (last line: so far)"),
+        ("set -e\nsource /dev/stdin <<<false\n", 1, "error: setup: it ended its shell with exit status 1"),
+        ("set -u\necho $NO_SUCH", 1, "(last line: "),
+        ("set -u\necho $NO_SUCH", 1, "line 2: NO_SUCH: unbound variable)"),
+        ("trap 'echo cleaned' EXIT\nfalse", 1, "setup, line 2, exit status 1: false\ncleaned\n"),
         ("if true; then", 2, "syntax error"),
         ("true\n) echo", 2, "syntax error"),
         ("echo 'open", 2, "unexpected EOF"),
@@ -70,6 +73,34 @@ def test_a_setup_that_fails_ends_the_attempt(trial, setup, status, said):
     assert (ended.exit_code, ended.exit_reason) == (status, "setup")
     assert said in one.output
     assert "the command ran" not in one.output
+
+
+TRAP = "S=own; clean() { echo cleaned $S after $?; exit 0; }; trap clean EXIT"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+@pytest.mark.parametrize("options", ["", "set -eu\n"])
+def test_a_trap_of_the_setup_runs_when_the_command_has_ended(trial, status, options):
+    """What it exits with is not the command's status."""
+    one = trial(f"echo ran; exit {status}", setup=f"{options}{TRAP}").start()
+    assert one.end().exit_code == status
+    assert one.output == f"ran\ncleaned own after {status}\n"
+
+
+def test_a_trap_of_the_setup_runs_when_the_command_was_stopped(trial):
+    """After it has had its time to save."""
+    command = "trap 'echo saved; exit 75' TERM; echo ready; while :; do sleep 0.05; done"
+    one = trial(command, setup=TRAP).start().says("ready")
+    one.send(signal.SIGTERM)
+    assert one.end().exit_code == 75
+    assert one.output.splitlines()[-2:] == ["saved", "cleaned own after 75"]
+
+
+@pytest.mark.parametrize("word", ["source", "cd", "exit"])
+def test_a_command_before_a_trap_is_a_program(trial, monkeypatch, tmp_path, word):
+    one = trial("", command=(word, "x"), setup=TRAP).start()
+    assert one.end().exit_code == 127
+    assert f"'{word}': there is no such program" in one.output
 
 
 def test_signals_and_the_life_sign_during_the_setup(trial):

@@ -496,9 +496,41 @@ setup_line_failed() {
     exit "$2"
 } >&2
 
+# After a setup: a trap of it for EXIT runs when the command has ended, or could not begin, and does not change the status.
+dispatcher_keep_trap() {
+    dispatcher_trap=$(trap -p EXIT)
+    [[ -z $dispatcher_trap ]] || trap 'dispatcher_leave "$?"' EXIT
+}
+
+dispatcher_leave() {
+    trap - EXIT
+    (eval "$dispatcher_trap"; exit "$1")
+    exit "$1"
+}
+
+# Becomes the command, unless there is such a trap to run afterwards. Who stops an attempt tells its whole group, and with
+# it the command, for which this shell then waits.
+dispatcher_become() {
+    [[ -n $dispatcher_trap ]] || exec -- "$@"
+    trap : TERM INT
+    (trap - EXIT TERM INT; exec -- "$@")
+    exit
+}
+
+# Adds to the log $2 how a setup has ended its shell itself, with status $1: `exit 0` says nothing, and bash's message about
+# an unbound variable looks like no error. What has failed in other ways was told before.
+tell_end_of_setup() {
+    local last
+    ! grep -q '^dispatcher: error:' -- "$2" || return
+    last=$(tail -c 1000 -- "$2" | tail -n 1)
+    echo "dispatcher: error: setup: it ended its shell with exit status $1 before the command (last line: ${last:-none})" >>"$2"
+}
+
 # The last line of the file says that it was reached: a syntax error is not, and `[ -e x ] && . x` may end with 1.
 set_up() {
     local dispatcher_status dispatcher_setup_is_read= dispatcher_depth=${#BASH_SOURCE[@]}
+    # That of this script is not for its children.
+    trap - EXIT
     trap 'setup_line_failed "$LINENO" "$?"' ERR
     source "$dispatcher_directory/setup.sh"
     dispatcher_status=$?
@@ -507,6 +539,7 @@ set_up() {
         echo "dispatcher: error: setup: exit status $dispatcher_status" >&2
         exit "$dispatcher_status"
     fi
+    dispatcher_keep_trap
 }
 
 launch() {
@@ -524,7 +557,7 @@ launch() {
     add_gpus
     add_environment
     add_place
-    exec -- "${container_words[@]}" --bind '/d$(id):/d$(id)' '--x=it'"'"'s $(id)' "${container_end[@]}" "$@"
+    dispatcher_become "${container_words[@]}" --bind '/d$(id):/d$(id)' '--x=it'"'"'s $(id)' "${container_end[@]}" "$@"
 }
 
 # What an attempt leaves that was stopped or puts itself back is of no use to anybody; what a failed one leaves may be.
@@ -589,6 +622,7 @@ status=$?
 if [[ ! -e $private/started ]]; then
     [[ -z $told_by ]] || fail 1 stopped
     mark_failed
+    tell_end_of_setup "$status" "$dispatcher_directory/output.log"
     ((status)) || status=1
 fi
 exit "$status"

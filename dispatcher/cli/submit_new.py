@@ -121,7 +121,7 @@ def _add_and_hand_over(
         _print_ids(list(targets), [], options)
 
     asked = zip(targets.values(), submission.entries.values(), strict=True)
-    requests = frozenset(target.request or request_of(config, entry) for target, entry in asked)
+    requests = frozenset(request_of(config, entry, target.request) for target, entry in asked)
     addition = Addition(
         append=submission.append, added=tell, requests=requests, code=submission.code,
         holds_rest=options.code is not None or options.host_overrides != HostOverrides(),

@@ -101,7 +101,7 @@ class Backlog:
 
     def request_of(self, entry: Entry) -> Request:
         """What an attempt of the entry asks for."""
-        return self._options.request or request_of(self._config, entry)
+        return request_of(self._config, entry, self._options.request)
 
     def wants_copy(self, entry: Entry) -> bool:
         """Whether attempts of the entry run a copy of the code."""

@@ -247,13 +247,16 @@ def _by_outlet(reasons: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {why}" for name, why in reasons.items())
 
 
-def request_of(config: Config, entry: Entry) -> Request:
-    """What an attempt of the entry asks for: as the entry says, else as its method says.
+def request_of(config: Config, entry: Entry, stated: Request | None = None) -> Request:
+    """What an attempt of the entry asks for: as is `stated`, else as the entry says, else as its method says.
 
     `min_chips` of `resources` is another word for `gpus`, which counts where both are given. What takes memory of a GPU
     does not run on a CPU slot, nor does what names GPUs in its `env`.
     """
     method = config.method(entry.method)
+    only = devices.named({**method.env, **entry.env})
+    if stated is not None:
+        return msgspec.structs.replace(stated, only=only)
     resources = {**method.resources, **entry.resources}
     gpus = next((n for n in (entry.gpus, entry.resources.get("min_chips"), method.gpus) if n is not None), None)
     if gpus is None:
@@ -261,7 +264,6 @@ def request_of(config: Config, entry: Entry) -> Request:
     gpu_memory = None
     if gpus != 0:
         gpu_memory = method.gpu_memory_mib if entry.gpu_memory_mib is None else entry.gpu_memory_mib
-    only = devices.named({**method.env, **entry.env})
     gpus = 1 if (gpu_memory or only) and gpus is None else gpus
     if not resources:
         return Request(gpus=gpus, gpu_memory_mib=gpu_memory, only=only)

@@ -8,9 +8,13 @@ import pytest
 from claim_queues import NOW, entry, made, placed, queue_of
 from submissions import Submissions
 
+from dispatcher.config import Config
+from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, Request, Slot
 from dispatcher.outlets.local.capacity import LocalCapacity
+from dispatcher.pod.offers import request_of
 from dispatcher.pod.waiting import SLOT
+from dispatcher.workspace import Layout
 
 
 def test_the_entrys_outlets_are_an_order_of_preference() -> None:
@@ -94,3 +98,11 @@ def test_an_entry_that_cannot_be_placed_now_is_placed_later() -> None:
     assert not queue.choose(NOW)
     rooms["a"].given = 0.0
     assert placed(queue.choose(NOW)) == {"x": "a"}
+
+
+def test_gpus_that_an_entry_names_count_whatever_a_command_asks_for() -> None:
+    layout = Layout("/nonexistent")
+    config = Config(layout=layout, matrix=layout.default_matrix)
+    entry = Entry(job_id="a", method="m", env={"CUDA_VISIBLE_DEVICES": "2,3"})
+    assert request_of(config, entry) == Request(1, only=(2, 3))
+    assert request_of(config, entry, Request(2, chip="h100")) == Request(2, chip="h100", only=(2, 3))

@@ -25,8 +25,9 @@ HIP: Final = "HIP_VISIBLE_DEVICES"
 _OF_AMD: Final = (ROCR, HIP, "GPU_DEVICE_ORDINAL")
 # Read by the runtimes of containers, which are told on their command lines.
 OF_CONTAINERS: Final = "NVIDIA_VISIBLE_DEVICES"
-# What is decided for an attempt, so that no file of variables may say it too.
-DECIDED: Final = (VISIBLE, ORDER, *_OF_AMD, OF_CONTAINERS)
+# Those that name GPUs, and all that is decided for an attempt, so that no file of variables may say it too.
+NAMING: Final = (VISIBLE, *_OF_AMD)
+DECIDED: Final = (*NAMING, ORDER, OF_CONTAINERS)
 
 # The environment in which a process sees no GPU. None removes a variable.
 HIDDEN: Final[Mapping[str, str | None]] = MappingProxyType(

@@ -207,6 +207,15 @@ def parse_env(value: object) -> Mapping[str, str]:
     return {name: text for each in found for name, text in each.items()}
 
 
+def parse_host_env(value: object) -> Mapping[str, str]:
+    """The variables of a host whose scheduler gives attempts their GPUs: they may hide these, and not name others."""
+    env = parse_env(value)
+    named = next((name for name in devices.NAMING if name in env and not devices.hides_all(env[name])), None)
+    if named is not None:
+        raise BadValueError(f"{named} is {values.shown(env[named])}: which GPUs a job gets is decided by the scheduler")
+    return env
+
+
 def parse_plain_env(value: object) -> Mapping[str, str]:
     """The variables of a host whose GPUs are chosen by what starts the attempts: it may say which of them are used."""
     return devices.checked(parse_env(value))

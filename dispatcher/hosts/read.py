@@ -79,7 +79,7 @@ _HOST_KEYS: Final[_Readers] = {
     "cluster": fields.parse_name,
     "chips": fields.mapped(_COUNT, "numbers of GPUs by chip, such as {h100: 8}"),
     "uv_groups": _NAMES,
-    "env": fields.parse_env,
+    "env": fields.parse_host_env,
     "modules": _WORDS,
     "container": parse_container,
     "max_in_flight": _POSITIVE,

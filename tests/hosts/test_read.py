@@ -436,5 +436,9 @@ def test_variables_that_say_which_gpus_are_used(tmp_path: Path) -> None:
     assert isinstance(read["b"], PlainHost) and read["b"].visible_gpus is None
     (of_host,) = faults(tmp_path, "hosts: {a: {ssh: a, env: {CUDA_VISIBLE_DEVICES: MIG-1}}}")
     assert of_host.startswith("hosts.a.env") and "expected the indices" in of_host
+    of_scheduler = "hosts: {a: {type: slurm, env: {CUDA_VISIBLE_DEVICES: '%s'}}}"
+    assert loaded(tmp_path, of_scheduler % "").hosts["a"].env == {"CUDA_VISIBLE_DEVICES": ""}
+    (fault,) = faults(tmp_path, of_scheduler % "0,1")
+    assert fault.endswith('CUDA_VISIBLE_DEVICES is "0,1": which GPUs a job gets is decided by the scheduler')
     (of_cluster,) = faults(tmp_path, "clusters: {c: {env: {CUDA_VISIBLE_DEVICES: '0'}}}")
     assert of_cluster.endswith("CUDA_VISIBLE_DEVICES is of one host: set it in `env` of the host")

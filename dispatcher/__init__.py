@@ -103,6 +103,8 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
     a limit on what runs at once    base/running_limits.py reads it, matrix/limits.py says which entries count in it,
                                     pod/in_flight.py counts, pod/ready.py passes over what it keeps waiting
+    what pauses claiming            run_state/pauses.py: scopes; run_state/fold.py counts, pod/breaker.py decides,
+                                    pod/claim.py and pod/waiting.py pass over
     a setting of dispatcher.yaml    config.py: Config and _SETTINGS; of a method: Method and _METHOD_KEYS
     a kind of host, a key of one    hosts/types.py and hosts/read.py; hosts/__init__.py says where
     a lock kind                     config.py: LockKind; the docstring of run_state/lock.py lists the other places

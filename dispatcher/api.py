@@ -421,17 +421,18 @@ class Workspace:
         return known
 
     def pause(self, scope: str, why: str = "") -> None:
-        """Stop claiming within a scope: a method, `gpu:HOST:N` or `host:HOST`. Running jobs are not affected.
+        """Stop claiming within a scope: a method, some of its values (`fft:lr=1.0`), `gpu:HOST:N` or `host:HOST`.
 
+        Running jobs are not affected.
         `why` is shown by `status`, with the name under which the change is recorded. Raises UsageError when the scope
         is unknown or paused already.
         """
-        check_scope(scope, self.snapshot(), self.config)
+        values = check_scope(scope, self.snapshot(), self.config)
         with self.transaction() as tx:
             paused = self.store.fold.pauses.get(scope)
             if paused is not None:
                 raise UsageError(f"{scope} is already paused: {paused.why}")
-            tx.note(Paused(scope=scope, why=f"{why or 'no reason given'} (by {self.store.by})"))
+            tx.note(Paused(scope=scope, why=f"{why or 'no reason given'} (by {self.store.by})", values=values))
 
     def unpause(self, scope: str) -> None:
         """Continue claiming within a paused scope. Raises UsageError when it is not paused."""

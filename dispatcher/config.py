@@ -53,6 +53,7 @@ PYTHON_PLACES: Final = ("PYTHONPATH", "PYTHONHOME")
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 _GPU_IDLE_AFTER_S: Final = 1800.0
+_MOST_PAUSE_AFTER: Final = 200
 
 
 class GpuIdle(msgspec.Struct, frozen=True):
@@ -82,7 +83,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     stalled; None: as `Config.stall_after_s`. `gpu_idle` are the fields of a GpuIdle that it sets; None: it sets none.
     `snapshot`: attempts run a copy of the code as it was when the job was queued. `max_running`: so many attempts of
     the method may be in flight at once, in all pods together; None: any number. `max_fails`: once so many of its jobs
-    are failed, the method is paused; None: for no number.
+    have failed, the method is paused; None: for no number. `pause_after`: once so many of its jobs have failed
+    alike, what these have in common is paused (see pod/breaker.py); None: never.
     """
 
     name: str
@@ -110,6 +112,7 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: bool = False
     max_running: int | None = None
     max_fails: int | None = None
+    pause_after: int | None = 5
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,6 +185,17 @@ def _parse_positive(value: object) -> int:
     return value
 
 
+def _parse_pause_after(value: object) -> int | None:
+    """How many jobs; None for `false`. One alone has nothing in common with others."""
+    if value is False:
+        return None
+    if type(value) is not int or not 2 <= value <= _MOST_PAUSE_AFTER:
+        raise BadValueError(
+            f"expected false, or a whole number from 2 to {_MOST_PAUSE_AFTER}; max_fails: 1 pauses after any failure"
+        )
+    return value
+
+
 def _parse_code(value: object) -> CodeMode:
     try:
         return CodeMode(str(value))
@@ -251,6 +265,7 @@ _METHOD_KEYS: Final[_Fields] = {
     "snapshot": ("snapshot", values.parse_flag),
     "max_running": ("max_running", parse_max_running),
     "max_fails": ("max_fails", _parse_positive),
+    "pause_after": ("pause_after", _parse_pause_after),
 }
 # Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
 _HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")

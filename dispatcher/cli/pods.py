@@ -193,9 +193,10 @@ def undrain(pod: str) -> None:
 @click.argument("scope", shell_complete=complete_scopes)
 @click.option("--why", default="", metavar="TEXT", help="The reason, shown by status.")
 def pause(scope: str, why: str) -> None:
-    """Stop claiming a method, a GPU or on a host.
+    """Stop claiming a method or some of its values, a GPU or on a host.
 
-    SCOPE is a method, gpu:HOST:N, or host:HOST. Running jobs are not affected.
+    SCOPE is a method, METHOD:KEY=VALUE (several with commas), gpu:HOST:N, host:HOST, or host:HOST:METHOD. Running jobs
+    are not affected.
     """
     open_workspace().pause(scope, why)
     click.echo(f"{scope} paused")
@@ -206,7 +207,8 @@ def pause(scope: str, why: str) -> None:
 def unpause(scope: str) -> None:
     """Continue claiming within a paused SCOPE.
 
-    SCOPE is a method, gpu:HOST:N, or host:HOST; `dispatcher status` lists the paused ones.
+    `dispatcher status` lists the paused scopes: a method, METHOD:KEY=VALUE, gpu:HOST:N, host:HOST, host:HOST:METHOD.
+    Jobs that have failed before do not pause it again.
     """
     open_workspace().unpause(scope)
     click.echo(f"{scope} unpaused")

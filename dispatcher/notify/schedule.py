@@ -21,7 +21,7 @@ HOUR_S: Final = 3600.0
 # A notice that failed is tried again after these times; then it has failed for good.
 RETRIES_S: Final = (60.0, 300.0, 1800.0)
 # What may happen again and again in an hour, and is told each time.
-_ALWAYS_NEWS: Final = frozenset({Topic.MATRIX_DONE, Topic.NOTHING_RUNNING})
+_ALWAYS_NEWS: Final = frozenset({Topic.MATRIX_DONE, Topic.NOTHING_RUNNING, Topic.METHOD_PAUSED})
 
 
 class Due(msgspec.Struct, frozen=True):

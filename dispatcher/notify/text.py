@@ -12,13 +12,14 @@ from typing import Any, Final
 from dispatcher.base.messages import counted
 from dispatcher.base.times import parse_time
 from dispatcher.run_state.notices import Cause
+from dispatcher.run_state.pauses import unpause_command
 from dispatcher.topics import Topic
 
 _LONGEST_LINE: Final = 300
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 _ADVICE: Final = {
     Topic.JOB_FAILED: "`dispatcher status --state failed` lists them; `dispatcher logs JOB` shows why",
-    Topic.METHOD_PAUSED: "`dispatcher unpause {scope}` continues",
+    Topic.METHOD_PAUSED: "`{unpause}` continues",
     Topic.POD_DEAD: "start it again, or let another pod take care of its jobs; `dispatcher pods` shows all",
     Topic.JOB_STALLED: "`dispatcher logs JOB` shows what it does; `dispatcher cancel JOB` stops it",
     Topic.GPU_IDLE: "`dispatcher logs JOB` shows what it does; `dispatcher cancel JOB` stops it",
@@ -145,7 +146,7 @@ def _advice(topic: str, causes: Sequence[Cause]) -> str | None:
     if topic not in _ORDER:
         return None
     scope = causes[0].text.partition(" is paused")[0] if len(causes) == 1 else "SCOPE"
-    return _ADVICE[Topic(topic)].format(scope=one_line(scope))
+    return _ADVICE[Topic(topic)].format(unpause=unpause_command(one_line(scope)))
 
 
 def time_text(at: str, zone: tzinfo | None) -> str:

@@ -16,7 +16,8 @@ Attempts
   recording         Placements, ends, and what follows from a failure, in a transaction.
   queue_limits      Attempts that wait too long in an outlet's queue.
   outcome           Why an attempt ended, and what becomes of its job; error_line: the telling line of its log (pure).
-  failures          Jobs that have failed for good, where a pod or a method is to stop for so many (pure).
+  breaker           What is not claimed any more because job after job has failed (pure).
+  failures          Jobs that have failed for good, where the pod is to stop for so many (pure).
   recover           Attempts of dead dispatchers; pod_outlets: the outlets that a pod has, and those made for these.
   gpu_idle          Which attempts leave their GPUs idle: what is recorded of it, and which are stopped.
   unknown           Which attempts their outlets cannot tell about, why, and since when.

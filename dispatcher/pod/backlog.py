@@ -24,8 +24,8 @@ from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.unmet import UnmetOptions
 from dispatcher.pod.waiting import Facts
-from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.pauses import Pause, host_scope, unpause_command
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 
@@ -84,7 +84,7 @@ class Backlog:
         self._has_begun = False
         # Whether entries of the manifest have lost their records, to be queued anew.
         self._forgotten = False
-        self.failures = Failures(options.max_fails, config)
+        self.failures = Failures(options.max_fails)
         self._in_flight = InFlight(Limits.of(config))
         self._attempt_entries = AttemptEntries()
         # What was last reported of limits on keys that no entry has.
@@ -205,7 +205,7 @@ class Backlog:
                 # A submitted job that was deleted; one of another manifest may get its name.
                 self.queue.forget(job)
             self._count(job, record)
-            self.failures.note(job, record, self._method_of(job), is_mine=self.queue.may_claim(job))
+            self.failures.note(job, record, is_mine=self.queue.may_claim(job))
             self.queue.update(job)
             self._fence.unblock(job)
             self._forgotten |= record is None and self.manifest.requeues(job)
@@ -284,7 +284,7 @@ class Backlog:
         self.queue = ClaimQueue(facts, self._capacities, self._pack_of)
         if self.failures:
             jobs, may_claim = store.records.by_state().jobs([State.FAILED]), self.queue.may_claim
-            self.failures.begin(Failed(job, store.records[job], self._method_of(job), may_claim(job)) for job in jobs)
+            self.failures.begin(Failed(job, store.records[job], may_claim(job)) for job in jobs)
         # All records are looked at anew, also those that others changed while new entries were queued.
         store.fold.forget_touched()
         self._elsewhere = {job for job, state in store.records.states() if state in IN_FLIGHT}
@@ -297,16 +297,6 @@ class Backlog:
         self._reloads = store.reloads
         # There may be new ones among the records.
         self.has_unread = self.has_unread or store.seq > self._read_at
-
-    def note_failure(self, job: str, record: Record | None) -> str | None:
-        """A job has failed for good; why its method is to be paused, None when it is not."""
-        method = self._method_of(job)
-        self.failures.note(job, record, method, is_mine=self.queue.may_claim(job))
-        return None if method is None else self.failures.why_pause(method)
-
-    def _method_of(self, job: str) -> str | None:
-        entry = self.manifest.entries.get(job) if self.failures else None
-        return None if entry is None else entry.method
 
     def _count(self, job: str, record: Record | None) -> None:
         self._attempt_entries.note(self._in_flight, job, record, self.manifest.entries.get(job))
@@ -328,5 +318,5 @@ class Backlog:
         if note != self.host_note:
             self.host_note = note
             self._log(
-                f"{note}. Continue with `dispatcher unpause {pause.scope}`" if pause else "this host may claim again"
+                f"{note}. Continue with `{unpause_command(pause.scope)}`" if pause else "this host may claim again"
             )

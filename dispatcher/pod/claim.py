@@ -22,7 +22,7 @@ from dispatcher.pod.offers import offers_of
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.ready import Asked, ReadyClass, ReadyJobs
 from dispatcher.pod.waiting import Facts, Waiting
-from dispatcher.run_state.fold import Pause, host_scope
+from dispatcher.run_state.pauses import Pause, host_scope, pause_of_host, pause_of_method
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 
@@ -67,7 +67,7 @@ class ClaimQueue:
         # The jobs that this pod may claim.
         self._mine = self._find_mine(self.entries)
         self._ready = ReadyJobs(facts, self._mine, pack_of, self._places())
-        # Ready jobs of paused methods, by method: in no heap until the method is unpaused.
+        # Ready jobs that are paused, by the scope of the pause: in no heap until it is unpaused.
         self._paused: dict[str, list[str]] = {}
         # Ready jobs that cannot be started now: in no heap until `recheck`.
         self._unstartable: list[str] = []
@@ -100,8 +100,8 @@ class ClaimQueue:
     def pause(self, pauses: Mapping[str, Pause]) -> None:
         """These scopes are paused from now on, all others are not."""
         self._pauses = dict(pauses)
-        for method in [method for method in self._paused if method not in self._pauses]:
-            for job in self._paused.pop(method):
+        for scope in [scope for scope in self._paused if scope not in self._pauses]:
+            for job in self._paused.pop(scope):
                 self.put_back(job)
 
     def recheck(self, unusable_methods: Mapping[str, str]) -> None:
@@ -232,9 +232,10 @@ class ClaimQueue:
         return found
 
     def _set_aside(self, entry: Entry) -> bool:
-        """Whether the entry waits for its method to be unpaused or for `recheck`; if so, it is kept for that."""
-        if entry.method in self._pauses:
-            self._paused.setdefault(entry.method, []).append(entry.job_id)
+        """Whether the entry waits for the end of a pause or for `recheck`; if so, it is kept for that."""
+        pause = pause_of_method(self._pauses, entry) or pause_of_host(self._pauses, self._offer.host, entry.method)
+        if pause is not None:
+            self._paused.setdefault(pause.scope, []).append(entry.job_id)
         elif entry.method in self._offer.unusable_methods or self._facts.fault_of(entry):
             self._unstartable.append(entry.job_id)
         else:

@@ -95,7 +95,7 @@ class Reconciler:
         )
         self._tally = Tally()
         self._adding = Adding(options, outlets, self._backlog)
-        self._recorder = Recorder(store, config, outlets.place, self._backlog.entry, self._backlog.note_failure, log)
+        self._recorder = Recorder(store, config, outlets.place, self.entries, log)
         self._on_disk = EndsOnDisk(config.layout, log)
         # After an attempt that could not be started because of the storage.
         self._claims_from_s = 0.0

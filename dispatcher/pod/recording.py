@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -14,14 +14,15 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
+from dispatcher.pod.breaker import Breaker
 from dispatcher.pod.outcome import Policy
 from dispatcher.pod.placements import begun_change
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Blame, Event, Paused
-from dispatcher.run_state.fold import gpu_scope, host_scope, pause_reason
+from dispatcher.run_state.events import Blame, Event, Paused, Unpaused
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.pauses import Pause, gpu_scope, host_scope, pause_of_method, unpause_command
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store, Transaction
 
@@ -37,8 +38,8 @@ def is_current(record: Record | None, number: int) -> bool:
 class Recorder:
     """Writes what happened to attempts into a transaction. `failures` counts jobs that failed for good.
 
-    `place_of(outlet)` is where its attempts keep their checkpoints, empty where that is not known.
-    `note_failure(job, record)`: the job has failed for good; why its method is to be paused, None when it is not.
+    `place_of(outlet)` is where its attempts keep their checkpoints, empty where that is not known. `entries()` are
+    those of the manifest in force.
     """
 
     def __init__(
@@ -46,17 +47,19 @@ class Recorder:
         store: Store,
         config: Config,
         place_of: Callable[[str], str],
-        entry_of: Callable[[str], Entry | None],
-        note_failure: Callable[[str, Record | None], str | None],
+        entries: Callable[[], Mapping[str, Entry]],
         log: Callable[[str], None],
     ) -> None:
         self.failures = 0
-        self._note_failure = note_failure
+        self._breaker = Breaker(config.method, entries, self._record)
         self._store = store
         self._config = config
         self._place_of = place_of
-        self._entry_of = entry_of
+        self._entries = entries
         self._log = log
+
+    def _record(self, job: str) -> Record | None:
+        return self._store.records.get(job)
 
     def placement(self, tx: Transaction, attempt: RunningAttempt) -> None:
         """Record where an attempt runs, and that it has begun, as far as its record does not have it yet."""
@@ -74,7 +77,7 @@ class Recorder:
         record = tx.record(job)
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is no longer the current attempt: not recorded"
-        entry = self._entry_of(job)
+        entry = self._entries().get(job)
         event, change = outcome.after(ended, record, self._policy(entry), time.time())
         if event is not Event.DONE and ended.checkpoint is not None:
             change |= Change(checkpoint_at=self._place(record))
@@ -84,11 +87,10 @@ class Recorder:
         begun_at = None if _is_local(record) or ended.begun_s is None else now_text(ended.begun_s)
         data = msgspec.structs.replace(blame, ended_at=ended_at, last_seen_at=last_seen_at, begun_at=begun_at)
         tx.change(job, event, change, data=data if data != Blame() else None)
-        if event is not Event.DONE:
-            self._trip(tx, blame.scopes)
-        why = self._note_failure(job, tx.record(job)) if event is Event.FAILED else None
-        if why is not None and entry is not None:
-            self._pause(tx, entry.method, why)
+        if event is Event.DONE:
+            self._end_pauses(tx, job, entry, record)
+        else:
+            self._trip(tx, event, job, entry, record, blame)
         self.failures += event is Event.FAILED
         state = str(change.state)
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
@@ -118,31 +120,55 @@ class Recorder:
         """The scopes in which the end of an attempt counts, for the journal; see Fold."""
         if event in (Event.STOPPED, Event.PRUNED):
             return Blame()
-        method = gpu = None
-        if ended.exit_reason not in (PREEMPTED, LOST, CANCELLED, *outcome.NOT_COUNTED) and not ended.blames_host:
-            method = None if entry is None else entry.method
-            gpu = _gpu_scope(record)
+        is_fault = ended.exit_reason not in (PREEMPTED, LOST, CANCELLED, *outcome.NOT_COUNTED)
+        gpu = _gpu_scope(record) if is_fault and not ended.blames_host else None
         # Only claims for this outlet are paused by host and GPU: elsewhere the scheduler chooses them.
         host = host_scope(record.host) if record.host is not None and _is_local(record) else None
         is_suspect = host is not None and outcome.is_suspicious(ended)
         # A wrapper that wrote an exit status shows that the host is well.
         is_well = ended.exit_code is not None and host in self._store.fold.streaks
-        return Blame(method=method, gpu=gpu, host=host if is_suspect or is_well else None, suspect=is_suspect)
+        return Blame(
+            method=None if entry is None else entry.method,
+            gpu=gpu,
+            host=host if is_suspect or is_well else None,
+            suspect=is_suspect,
+        )
 
-    def _trip(self, tx: Transaction, scopes: Iterable[str]) -> None:
-        fold = self._store.fold
-        for scope in scopes:
-            why = pause_reason(fold.streaks[scope], scope) if scope in fold.streaks else None
-            if why is not None:
-                self._pause(tx, scope, why)
+    def _trip(self, tx: Transaction, event: Event, job: str, entry: Entry | None, record: Record, blame: Blame) -> None:
+        """Pause what the failures so far, this one among them, are to be blamed on."""
+        streaks, host = self._store.fold.streaks, record.host or ""
+        if event is Event.FAILED and entry is not None:
+            self._pause(tx, self._breaker.after_failure(job, entry, streaks[entry.method]), entry)
+        if event is Event.FAILED and blame.gpu is not None:
+            self._pause(tx, self._breaker.on_gpu(blame.gpu, host, record.gpu, streaks[blame.gpu]))
+        if blame.suspect and blame.host is not None:
+            self._pause(tx, self._breaker.on_host(host, streaks[blame.host]))
 
-    def _pause(self, tx: Transaction, scope: str, why: str) -> None:
-        if scope in self._store.fold.pauses:
+    def _pause(self, tx: Transaction, paused: Paused | None, entry: Entry | None = None) -> None:
+        """`entry`: the pause is one of its method, which one that covers more makes needless."""
+        pauses = self._store.fold.pauses
+        if paused is None or paused.scope in pauses:
             return
-        tx.note(Paused(scope=scope, why=why))
+        if entry is not None and paused.values and pause_of_method(pauses, entry) is not None:
+            return
+        tx.note(paused)
+        if entry is not None:
+            for scope in _parts_of(paused, entry.method, pauses):
+                tx.note(Unpaused(scope=scope, why=f"{paused.scope} is paused"))
         # A pause of this host is reported by `Backlog`, whichever pod has caused it.
-        if scope != host_scope(host_name()):
-            self._log(f"paused {scope}: {why}. Continue with `dispatcher unpause {scope}`")
+        if paused.scope != host_scope(host_name()):
+            self._log(f"paused {paused.scope}: {paused.why}. Continue with `{unpause_command(paused.scope)}`")
+
+    def _end_pauses(self, tx: Transaction, job: str, entry: Entry | None, record: Record) -> None:
+        """A success within the scope of a pause shows that it is not, or no longer, to blame."""
+        places = {_gpu_scope(record)}
+        if record.host is not None and _is_local(record):
+            places |= {host_scope(record.host), host_scope(record.host, "" if entry is None else entry.method)}
+        for pause in list(self._store.fold.pauses.values()):
+            if pause.until_success and (pause.scope in places or (entry is not None and pause.covers(entry))):
+                tx.note(Unpaused(scope=pause.scope, why=f"{job} has succeeded"))
+                if pause.scope != host_scope(host_name()):
+                    self._log(f"unpaused {pause.scope}: {job} has succeeded")
 
     def _place(self, record: Record) -> str | None:
         """Where the attempt has kept its checkpoints; None in a workspace without hosts, which has one place."""
@@ -169,6 +195,19 @@ def _place(tx: Transaction, job: str, record: Record, placement: Placement, *, h
     if change != Change():
         tx.change(job, Event.STARTED if has_begun else Event.SUBMITTED, change)
     return change != Change()
+
+
+def _parts_of(paused: Paused, method: str, pauses: Mapping[str, Pause]) -> list[str]:
+    """The pauses of some jobs of the method that a pause of more of them covers."""
+    return [
+        scope
+        for scope, pause in pauses.items()
+        if pause.until_success
+        and pause.values
+        and scope != paused.scope
+        and scope.partition(":")[0] == method
+        and paused.values.items() <= pause.values.items()
+    ]
 
 
 def _gpu_scope(record: Record) -> str | None:

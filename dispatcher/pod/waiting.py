@@ -29,8 +29,8 @@ from dispatcher.pod.in_flight import InFlight
 from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, SILENT, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
-from dispatcher.run_state.fold import Pause, host_scope
 from dispatcher.run_state.journal import normalized_time
+from dispatcher.run_state.pauses import Pause, host_scope, pause_of_host, pause_of_method
 from dispatcher.run_state.states import Record, State
 
 SLOT: Final = "waits for a free slot"
@@ -181,9 +181,9 @@ class Waiting:
         if needs:
             # A need that will never be done is a better reason than one that is only not done yet.
             return next((reason for reason in needs if reason.needs_person), needs[0])
-        pause = facts.pauses.get(entry.method)
+        pause = pause_of_method(facts.pauses, entry)
         if pause is not None:
-            why = f"method {entry.method} is paused: {pause.why}"
+            why = f"{'' if pause.values else 'method '}{pause.scope} is paused: {pause.why}"
             return Reason(why, needs_person=True, root=why)
         if retry_due(record) > facts.now:
             due = self._facts.clock(record.retry_at)
@@ -277,9 +277,10 @@ class Waiting:
             return Refusal(DRAINING, "draining")
         if offer.stopped:
             return Refusal(STOPPED, f"no longer claims: {offer.stopped}", needs_person=True)
-        pause = self._facts.pauses.get(host_scope(offer.host))
+        pause = pause_of_host(self._facts.pauses, offer.host, entry.method)
         if pause is not None:
-            return Refusal(HOST, f"host {offer.host} is paused: {pause.why}", needs_person=True)
+            of_method = "" if pause.scope == host_scope(offer.host) else f" for method {entry.method}"
+            return Refusal(HOST, f"host {offer.host} is paused{of_method}: {pause.why}", needs_person=True)
         refusal = offer.refusal(entry, request)
         if refusal is None and home is not None:
             seeing = offer.that_see(entry, home, self._facts.on_move(entry))

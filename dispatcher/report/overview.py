@@ -27,6 +27,7 @@ from dispatcher.report.silence import silence_texts
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
+from dispatcher.run_state.pauses import unpause_command
 from dispatcher.run_state.progress import elapsed_s, progress_text, remaining_s
 from dispatcher.run_state.states import IN_FLIGHT, State
 
@@ -206,7 +207,7 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += [refusal_text(refusal, snapshot.clock) for refusal in snapshot.refusals]
     found += [
         f"{'method ' if ':' not in pause.scope else ''}{pause.scope} is paused since {snapshot.clock(pause.at)}: "
-        f"{clip(pause.why, _LONG)}. Continue with `dispatcher unpause {pause.scope}`"
+        f"{clip(pause.why, _LONG)}. Continue with `{unpause_command(pause.scope)}`"
         for pause in snapshot.pauses.values()
     ]
     found += snapshot.untold

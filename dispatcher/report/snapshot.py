@@ -21,8 +21,9 @@ from dispatcher.pod.placing import stays
 from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_copy, no_fault
 from dispatcher.report.ran import LAST_COUNTS, RanWith, last_counts, may_differ
 from dispatcher.run_state.external import Presence
-from dispatcher.run_state.fold import Pause, Refusal
+from dispatcher.run_state.fold import Refusal
 from dispatcher.run_state.liveness import PodInfo
+from dispatcher.run_state.pauses import Pause
 from dispatcher.run_state.progress import Progress
 from dispatcher.run_state.records import ByState, Records
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record, State

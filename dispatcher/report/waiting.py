@@ -74,7 +74,9 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
     everything = unfiltered or snapshot
     counted = in_flight(everything)
     waiting = reasons(everything, counted)
-    by_values = everything.limits.by_values and counted.any_full()
+    by_values = (everything.limits.by_values and counted.any_full()) or any(
+        pause.values for pause in everything.pauses.values()
+    )
     found: dict[tuple[str, bool, bool], list[str]] = {}
     alike: dict[int, list[str]] = {}
     for job, kind in _with_kinds(snapshot, everything, by_values=by_values):
@@ -100,9 +102,7 @@ def _with_kinds(snapshot: Snapshot, everything: Snapshot, *, by_values: bool) ->
     0 where the job itself must be asked for: something is set in its record, it needs others, a pod could not claim it.
     """
     jobs = snapshot.jobs_in(*WAITING)
-    if everything.limits.by_values or any(
-        offer.where.conditions or offer.lists is not None for offer in everything.offers
-    ):
+    if by_values or any(offer.where.conditions or offer.lists is not None for offer in everything.offers):
         # Then the values and the ids of entries decide, too.
         return zip(jobs, itertools.repeat(0), strict=False)
     kinds = map(operator.mul, snapshot.kinds_in(*WAITING), snapshot.by_state.unchanged(WAITING))

@@ -31,7 +31,7 @@ class Event(enum.StrEnum):
     AUTO_REQUEUED = "auto_requeued"  # the attempt was preempted, lost or not started, and the job is queued again
     STOPPED = "stopped"  # the attempt was stopped because a person asked for another state
     PRUNED = "pruned"  # the attempt was stopped because its adaptive sweep had seen enough; the job is done
-    PAUSED = "paused"  # claiming within a scope (a method, a GPU, a host) was paused
+    PAUSED = "paused"  # claiming within a scope (a method, some of its values, a GPU, a host) was paused
     GPU_IDLE = "gpu_idle"  # all GPUs of the running attempt have been at 0 % for as long as its method lets them
     GPU_BUSY = "gpu_busy"  # it uses one of them again
     POD_STARTED = "pod_started"  # a dispatcher began to claim jobs
@@ -66,7 +66,7 @@ class Event(enum.StrEnum):
 
     # How a generation of the journal begins and ends.
     SNAPSHOT = "snapshot"  # a record as it was when the generation began
-    STREAK = "streak"  # failures in a row as they were when the generation began
+    STREAK = "streak"  # failures that may pause a scope, as they were when the generation began
     NOTICES = "notices"  # what was told, and is still to be told, when the generation began
     CONTINUED = "continued"  # the last line: the next generation is in force
 
@@ -101,16 +101,21 @@ class Note(Data, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Paused(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """Claiming within `scope` is paused because of `why`."""
+    """Claiming within `scope` is paused because of `why`. See pauses.Pause."""
 
     event = Event.PAUSED
     scope: str
     why: str = ""
+    values: Mapping[str, str | None] = {}
+    until_success: bool = False
 
 
 class Unpaused(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """Claiming within `scope` continues; `why`, where no person has said so."""
+
     event = Event.UNPAUSED
     scope: str
+    why: str = ""
 
 
 class GpuIdle(Note, frozen=True, kw_only=True, omit_defaults=True):
@@ -179,12 +184,12 @@ class Cleared(Note, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Streak(msgspec.Struct, frozen=True):
-    """Failures in a row within a scope; `jobs` are different jobs, oldest first.
+    """Jobs that have failed within a scope, oldest first, each once, and the method of each.
 
-    `reason` and `error` are those of the last failure, word for word.
+    Of a method: those since it was last unpaused; on a GPU or a host: those in a row. `reason` and `error` are those of
+    the last failure, word for word.
     """
 
-    signature: str = ""
     jobs: tuple[str, ...] = ()
     methods: tuple[str, ...] = ()
     reason: str = ""
@@ -297,9 +302,10 @@ class Claim(Data, frozen=True, kw_only=True, omit_defaults=True):
 class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):
     """Beside the end of an attempt: the scopes in which it counts as a success or a failure.
 
-    `suspect`: the host may be the cause of the failure. `ended_at` is when the attempt ended, where its record does not
-    keep that: the job is queued again. `last_seen_at`: no one knows when it ended, and this was the last sign of it.
-    `begun_at` is when it began by the same clock, where its pod may have heard of that late or never: on another host.
+    `gpu` and `host` where it says something about them. `suspect`: the host may be the cause of the failure.
+    `ended_at` is when the attempt ended, where its record does not keep that: the job is queued again. `last_seen_at`:
+    no one knows when it ended, and this was the last sign of it. `begun_at` is when it began by the same clock, where
+    its pod may have heard of that late or never: on another host.
     """
 
     method: str | None = None
@@ -309,7 +315,3 @@ class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):
     ended_at: str | None = None
     last_seen_at: str | None = None
     begun_at: str | None = None
-
-    @property
-    def scopes(self) -> list[str]:
-        return [scope for scope in (self.method, self.gpu, self.host) if scope]

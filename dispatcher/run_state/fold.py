@@ -27,17 +27,16 @@ from dispatcher.run_state.events import (
 )
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.notices import Notices
+from dispatcher.run_state.pauses import Pause, begun, evidence_scope
 from dispatcher.run_state.records import Draft, Drafts, Packed, Records, unpack
 from dispatcher.run_state.states import IN_FLIGHT, Record, State, apply, make_record
 from dispatcher.run_state.studies import STUDY_EVENTS, Studies, fold_study, snapshot_studies
 from dispatcher.topics import Topic
 
-# How many different jobs must fail alike in a row before claiming is paused.
-STREAK_LENGTH: Final = 5
+# How many failed jobs of a method, a GPU or a host are remembered, for the circuit breaker.
+MOST_REMEMBERED: Final = 1_000
 # Old versions of records kept in memory, to compare hand edits of a copy that is a few changes old with.
 _REMEMBERED: Final = 20_000
-
-_HOST: Final = "host:"
 
 # Events that settle a refused edit of the same job.
 _SETTLING: Final = frozenset(
@@ -59,14 +58,6 @@ _TOLD: Final = frozenset({Event.FAILED, Event.GPU_IDLE, Event.PAUSED})
 _ENDINGS: Final = frozenset({Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED})
 
 
-class Pause(msgspec.Struct, frozen=True):
-    """Claiming of a method (`fft`), on a GPU (`gpu:NAME:3`) or on a host (`host:NAME`) is paused."""
-
-    scope: str
-    why: str
-    at: str
-
-
 class Refusal(msgspec.Struct, frozen=True):
     """A hand edit that could not be used. `line` is what was written; `job` is empty for the file as a whole."""
 
@@ -74,16 +65,6 @@ class Refusal(msgspec.Struct, frozen=True):
     line: str
     why: str
     at: str
-
-
-def host_scope(host: str) -> str:
-    """The scope of all claims on a host."""
-    return f"{_HOST}{host}"
-
-
-def gpu_scope(host: str, index: int | str) -> str:
-    """The scope in which claims on one GPU of a host are paused."""
-    return f"gpu:{host}:{index}"
 
 
 def signature(error: str | None, reason: str | None, job: str = "") -> str:
@@ -264,11 +245,15 @@ class Fold:
             self.refusals[job] = Refusal(job, refused.line, refused.why, line.at)
         elif event is Event.PAUSED:
             paused = line.read(Paused)
-            self.pauses[paused.scope] = Pause(paused.scope, paused.why, line.at)
+            self.pauses[paused.scope] = begun(paused, line.at)
         elif event is Event.UNPAUSED:
-            scope = line.read(Unpaused).scope
-            self.pauses.pop(scope, None)
-            self.streaks.pop(scope, None)
+            unpaused = line.read(Unpaused)
+            scope = unpaused.scope
+            ended = self.pauses.pop(scope, None)
+            if not unpaused.why:
+                # What had failed before a person said so is no reason to pause it again.
+                self.streaks.pop(evidence_scope(scope, {} if ended is None else ended.values), None)
+            self.notices = notices.withdrawn(self.notices, Topic.METHOD_PAUSED, scope)
         elif event is Event.GPU_IDLE:
             self.gpu_idle[line.job or ""] = line.read(GpuIdle)
         elif event is Event.GPU_BUSY:
@@ -301,26 +286,23 @@ class Fold:
             self.notices = notices.happened(self.notices, topic, cause, text=text, at=at, job=job)
 
     def _count_streaks(self, line: Line, blame: Blame) -> None:
-        """Count the end of an attempt in the scopes of `blame`: a success ends a streak, a failure extends it."""
-        method = blame.method
-        for scope in blame.scopes:
-            is_host = scope.startswith(_HOST)
-            if line.event is Event.DONE or (is_host and not blame.suspect):
-                self.streaks.pop(scope, None)
-                continue
-            reason, error = line.set.get("reason"), line.set.get("error")
-            # A GPU or a host is suspected whatever the failures look like.
-            key = signature(error, reason, line.job or "") if scope == method else ""
-            old = self.streaks.get(scope, Streak())
-            jobs = old.jobs if old.signature == key else ()
-            methods = old.methods if old.signature == key else ()
-            self.streaks[scope] = Streak(
-                signature=key,
-                jobs=(*(j for j in jobs if j != line.job), str(line.job))[-STREAK_LENGTH:],
-                methods=(*(m for m in methods if m != method), *([method] if method else []))[-STREAK_LENGTH:],
-                reason=str(reason),
-                error=error,
-            )
+        """Count the end of an attempt for its method, its GPU and its host, as far as it says something about them."""
+        if blame.method and line.event is Event.FAILED:
+            self._add_failure(blame.method, line, blame)
+        if blame.gpu and line.event is Event.FAILED:
+            self._add_failure(blame.gpu, line, blame)
+        elif blame.gpu and line.event is Event.DONE:
+            self.streaks.pop(blame.gpu, None)
+        if blame.host and blame.suspect:
+            self._add_failure(blame.host, line, blame)
+        elif blame.host:
+            self.streaks.pop(blame.host, None)
+
+    def _add_failure(self, scope: str, line: Line, blame: Blame) -> None:
+        old, job = self.streaks.get(scope, Streak()), str(line.job)
+        before = [pair for pair in zip(old.jobs, old.methods, strict=True) if pair[0] != job]
+        jobs, methods = zip(*before[1 - MOST_REMEMBERED :], (job, blame.method or ""), strict=True)
+        self.streaks[scope] = Streak(jobs, methods, str(line.set.get("reason")), line.set.get("error"))
 
 
 def _birth(line: Line) -> int:
@@ -338,7 +320,8 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
         data = SnapshotData(born=fold.records.born(job) or 0, edit=fold.applied_edits.get(job)).as_json()
         yield Line(seq=fold.seq, at=at, by=by, event=Event.SNAPSHOT, job=job, set=record.fields(), data=data)
     for pause in fold.pauses.values():
-        yield line(Paused(scope=pause.scope, why=pause.why), pause.at)
+        paused = Paused(scope=pause.scope, why=pause.why, values=pause.values, until_success=pause.until_success)
+        yield line(paused, pause.at)
     for refusal in fold.refusals.values():
         yield line(Refused(why=refusal.why, line=refusal.line), refusal.at, refusal.job or None)
     for scope, streak in fold.streaks.items():
@@ -351,20 +334,3 @@ def snapshot(fold: Fold, at: str, by: str) -> Iterator[Line]:
     # The last one: what the lines above repeat is no news.
     if fold.notices != Notices():
         yield line(fold.notices.snapshot())
-
-
-def pause_reason(streak: Streak, scope: str) -> str | None:
-    """Why claiming within `scope` should be paused; None when it should not."""
-    if len(streak.jobs) < STREAK_LENGTH:
-        return None
-    # The cause stands where a terminal still has room for it.
-    cause = f"{streak.reason}" + (f": {streak.error}" if streak.error else "")
-    names = ", ".join(streak.jobs)
-    if scope.startswith(_HOST):
-        return f"{STREAK_LENGTH} jobs in a row could not run here: {cause} ({names})"
-    if not scope.startswith("gpu:"):
-        return f"{STREAK_LENGTH} jobs failed alike: {cause} ({names})"
-    if len(streak.methods) > 1:
-        methods = ", ".join(streak.methods)
-        return f"{STREAK_LENGTH} jobs of methods {methods} failed here in a row, the last one with {cause} ({names})"
-    return None

@@ -212,14 +212,15 @@ def _incident(notices: Notices, line: Line) -> Notices:
     incidents.update(dict.fromkeys(new, line.at))
     notices = replace(notices, incidents=incidents)
     if incident_key(incident.topic, "") in over:
-        notices = _withdrawn(notices, cause_key(incident.topic, ""))
+        notices = withdrawn(notices, incident.topic, "")
     for began in () if incident.is_old else new.values():
         notices = happened(notices, incident.topic, began.cause, text=began.text, at=line.at, job=began.job)
     return notices
 
 
-def _withdrawn(notices: Notices, key: str) -> Notices:
+def withdrawn(notices: Notices, topic: str, cause: str) -> Notices:
     """`notices` without what is not so any more, where that was not told yet."""
+    key = cause_key(topic, cause)
     targets = {
         name: replace(target, pending=_without(target.pending, [key])) for name, target in notices.targets.items()
     }

@@ -18,15 +18,16 @@ import msgspec
 from dispatcher.base import parts
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.events import AppliedEdit, Event, GpuIdle, Streak
-from dispatcher.run_state.fold import Fold, Pause, Refusal
+from dispatcher.run_state.fold import Fold, Refusal
 from dispatcher.run_state.notices import Notices
+from dispatcher.run_state.pauses import Pause
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import Record, State
 from dispatcher.run_state.studies import Study
 from dispatcher.workspace import Layout
 
 # To be raised with every change of what a fold holds or of how lines are folded.
-_VERSION: Final = 6
+_VERSION: Final = 7
 _FORM: Final = repr((_VERSION, Record.__annotations__, tuple(State), tuple(Event)))
 _TOGETHER: Final = 5_000
 

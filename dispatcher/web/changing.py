@@ -60,7 +60,9 @@ class Changer:
         if name in _OF_JOBS:
             return self._change_jobs(workspace, name, request)
         if not request.scope or request.jobs:
-            raise UsageError(f'{name} needs a scope: {{"scope": "fft"}}, a method, gpu:HOST:N or host:HOST')
+            raise UsageError(
+                f'{name} needs a scope: {{"scope": "fft"}}, a method, METHOD:KEY=VALUE, gpu:HOST:N or host:HOST'
+            )
         if name == "pause":
             workspace.pause(request.scope, request.why[:1000])
         else:

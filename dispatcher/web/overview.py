@@ -21,6 +21,7 @@ from dispatcher.report.waiting import Wait, reasons, waits
 from dispatcher.run_state.fold import signature
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.run_state.pauses import unpause_command
 from dispatcher.run_state.states import IN_FLIGHT
 from dispatcher.web.logs import last_lines
 from dispatcher.workspace import Layout
@@ -161,7 +162,8 @@ def attention(snapshot: Snapshot, whole: Pace) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for pause in snapshot.pauses.values():
         text = f"{pause.scope} is paused: {clip(pause.why, _LONG)}"
-        found.append({"kind": "paused", "text": text, "scope": pause.scope, "since": pause.at})
+        command = unpause_command(pause.scope)
+        found.append({"kind": "paused", "text": text, "scope": pause.scope, "command": command, "since": pause.at})
     found += _of_jobs(snapshot, "gpu_idle", snapshot.gpu_idle, ("leaves its GPU idle", "leave their GPUs idle"))
     found += _dead_pods(snapshot)
     found += _silent_pods(snapshot)

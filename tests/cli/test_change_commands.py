@@ -375,7 +375,7 @@ def test_pause_a_method(lab):
         ("gpu:nowhere", "gpu:nowhere:0"),
         ("gpu:nowhere:x", "gpu:HOST:N"),
         ("gpu:0", "gpu:HOST:N, for example gpu:node1:0"),
-        ("pod:a", "a method, gpu:HOST:N or host:HOST"),
+        ("pod:a", "a method, METHOD:KEY=VALUE, gpu:HOST:N, host:HOST or host:HOST:METHOD"),
     ],
 )
 def test_pause_refuses_a_scope_that_nothing_has(lab, scope, part):

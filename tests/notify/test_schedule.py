@@ -10,7 +10,17 @@ import pytest
 
 from dispatcher.notify.schedule import RETRIES_S, Due, due, quiet_until, retry_at_s, zone_of
 from dispatcher.notify_config import Quiet, Target, parse_notify
-from dispatcher.run_state.events import Began, Event, Incident, Note, NoticeClaimed, NoticeEnded, Notifying
+from dispatcher.run_state.events import (
+    Began,
+    Event,
+    Incident,
+    Note,
+    NoticeClaimed,
+    NoticeEnded,
+    Notifying,
+    Paused,
+    Unpaused,
+)
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line, now_text
 from dispatcher.run_state.notices import incident_key
@@ -97,6 +107,17 @@ def test_the_same_cause_is_told_again_after_an_hour_and_another_one_soon() -> No
     lab.claim(NOON_S + 360)
     assert [cause.count for cause in lab.fold.notices.sent[-1].causes.values()] == [1, 1]
     assert not lab.fold.notices.targets["t"].pending
+
+
+def test_a_scope_that_is_paused_once_more_is_told_as_soon_and_one_that_goes_on_is_not() -> None:
+    lab = Lab()
+    lab.note(Paused(scope="fft", why="5 jobs failed alike"), NOON_S)
+    lab.end(lab.claim(NOON_S + 60), NOON_S + 61)
+    lab.note(Unpaused(scope="fft"), NOON_S + 100)
+    lab.note(Paused(scope="fft", why="5 other jobs failed alike"), NOON_S + 200)
+    assert lab.due_s(NOON_S + 200) == 60
+    lab.note(Unpaused(scope="fft", why="a has succeeded"), NOON_S + 210)
+    assert lab.due(NOON_S + 210) is None
 
 
 def test_another_job_that_stalls_is_news_and_the_same_one_is_not() -> None:

@@ -14,6 +14,8 @@ from dispatcher.outlets.base import Ended
 from dispatcher.pod.outcome import classify, is_suspicious
 
 SCOPE = f"host:{host_name()}"
+# Where all that cannot run are of one method, the host may be well.
+OF_METHOD = f"{SCOPE}:m"
 
 
 @pytest.fixture
@@ -28,8 +30,8 @@ def broken(fleet: Fleet) -> Fleet:
 
 def test_a_broken_host_stops_claiming_and_says_so(broken: Fleet) -> None:
     jobs = [f"job_{n:03d}" for n in range(100)]
-    broken.write_config("methods: {m: {backoff: 0.1s}}\n")
-    broken.write_manifest([shell(job, "true") for job in jobs])
+    broken.write_config("methods: {m: {backoff: 0.1s}, n: {backoff: 0.1s}}\n")
+    broken.write_manifest([shell(job, "true", method="mn"[n % 2]) for n, job in enumerate(jobs)])
     pod = broken.start("pod", "--slots", "2", poll="0.2")
     pod.says(f"no claims: {SCOPE} is paused")
     wait_until(lambda: "running" not in broken.states().values(), "what was claimed before has ended")
@@ -84,6 +86,17 @@ def test_jobs_that_somebody_kills_pause_no_host(fleet: Fleet) -> None:
     assert "is paused" not in pod.said
 
 
+def test_a_program_that_kills_its_own_process_group_keeps_no_other_method_waiting(fleet: Fleet) -> None:
+    fleet.write_config("methods: {m: {backoff: 0.1s}}\n")
+    jobs = [shell(f"bad_{n}", "kill -9 0") for n in range(7)]
+    fleet.write_manifest([*jobs, *(shell(f"good_{n}", "true", method="good") for n in range(3))])
+    pod = fleet.start("pod", "--until-empty", poll="0.2")
+    assert pod.end() == 1
+    states = fleet.states()
+    assert {states[f"good_{n}"] for n in range(3)} == {"done"}
+    assert f"paused {SCOPE}:" not in pod.said.replace(OF_METHOD, "")
+
+
 def test_the_same_job_again_and_again_pauses_no_host(fleet: Fleet) -> None:
     fleet.write_config("max_requeues: 8\nmethods: {m: {backoff: 0.01s}}\n")
     fleet.write_manifest([shell("a", "kill -9 $PPID"), shell("b", "kill -9 $PPID")])
@@ -121,12 +134,12 @@ def test_a_host_that_cannot_start_anything_is_paused_too(fleet: Fleet) -> None:
     fleet.write_config("methods: {m: {backoff: 0.1s}}\n")
     fleet.write_manifest([{"job_id": f"job_{n:02d}"} for n in range(20)])
     pod = fleet.start("pod", poll="0.2")
-    pod.says(f"{SCOPE} is paused")
+    pod.says(f"paused {OF_METHOD}")
     assert set(fleet.states().values()) == {"queued"}
     tried = [record for record in fleet.records().values() if record.attempt]
     assert len(tried) == 5
     assert {record.reason for record in tried} == {"cannot start"}
     obstacle.unlink()
-    fleet.run("unpause", SCOPE)
+    fleet.run("unpause", OF_METHOD)
     for job in fleet.records():
         fleet.wait_for(job, "done")

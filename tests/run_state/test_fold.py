@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from run_state.lines import AT, histories
 
 from dispatcher.run_state import journal
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.fold import STREAK_LENGTH, Fold, pause_reason, signature, snapshot
+from dispatcher.run_state.fold import Fold, signature, snapshot
 from dispatcher.run_state.journal import Line
 
 
@@ -106,70 +107,63 @@ def failure(
     ]
 
 
-def failures(errors: list[str], **where: str) -> Fold:
-    fold = Fold()
-    for number, error in enumerate(errors):
-        fold.extend(failure(3 * number + 1, f"job{number}", error, **where))
-    return fold
-
-
-def test_the_same_failure_of_five_entries_in_a_row_trips() -> None:
-    alike = [f"RuntimeError: step {n} of /scratch/run{n}/x.py at 0x{n:x}f" for n in range(STREAK_LENGTH)]
-    why = pause_reason(failures(alike).streaks["fft"], "fft")
-    assert why is not None
-    assert "job0, job1, job2, job3, job4" in why
-    assert pause_reason(failures(alike[1:]).streaks["fft"], "fft") is None
-    assert pause_reason(failures([*alike[1:], "KeyError: 'lr'"]).streaks["fft"], "fft") is None
-
-
-def test_different_reasons_are_never_alike() -> None:
-    """The numbers in a reason say what happened; those in an error line do not."""
-    fold = Fold()
-    for number, reason in enumerate(["signal 9", "exit 3", "exit 1", "signal 11", "exit 2"]):
-        fold.extend(failure(3 * number + 1, f"job{number}", None, reason=reason))
-    assert pause_reason(fold.streaks["fft"], "fft") is None
-    for number in range(5, 5 + STREAK_LENGTH):
-        fold.extend(failure(3 * number + 1, f"job{number}", None, reason="signal 9"))
-    why = pause_reason(fold.streaks["fft"], "fft")
-    assert why is not None
-    assert "signal 9" in why
-
-
-def test_a_pause_shows_one_example_word_for_word() -> None:
-    alike = [f"RuntimeError: step {n} of /scratch/run{n}/x.py at 0x{n:x}f" for n in range(STREAK_LENGTH)]
-    why = pause_reason(failures(alike).streaks["fft"], "fft")
-    assert why is not None
-    assert why == f"5 jobs failed alike: exit 1: {alike[-1]} (job0, job1, job2, job3, job4)"
-
-
 def ending(seq: int, event: Event, job: str, **data: Any) -> Line:
     state = {Event.DONE: "done", Event.FAILED: "failed"}.get(event, "queued")
     return Line(seq=seq, at=AT, by="p", event=event, job=job, set={"state": state, "reason": "lost"}, data=data)
 
 
-def test_a_host_trips_when_different_jobs_cannot_run_there_in_a_row() -> None:
-    fold = Fold()
-    suspect = {"host": "host:h", "suspect": True}
-    fold.extend(ending(n, Event.AUTO_REQUEUED, f"job{n % 4}", **suspect) for n in range(1, 21))
-    assert pause_reason(fold.streaks["host:h"], "host:h") is None
-    fold.extend([ending(21, Event.FAILED, "job5", **suspect)])
-    why = pause_reason(fold.streaks["host:h"], "host:h")
-    assert why is not None
-    assert "job5" in why
-    # One that told how it ended shows that the host is well.
-    fold.extend([ending(22, Event.FAILED, "job6", method="fft", host="host:h")])
-    assert "host:h" not in fold.streaks
-    assert "fft" in fold.streaks
+def jobs_of(fold: Fold, scope: str) -> tuple[str, ...]:
+    return fold.streaks[scope].jobs if scope in fold.streaks else ()
 
 
-def test_a_gpu_trips_only_when_different_methods_fail_on_it() -> None:
+def test_only_jobs_that_failed_for_good_count_for_their_method_and_each_once() -> None:
     fold = Fold()
-    for number in range(STREAK_LENGTH):
-        method = "lora" if number == 2 else "fft"
-        fold.extend(failure(3 * number + 1, f"job{number}", f"error {'abcdef'[number]}", method, "gpu:h:1"))
-    assert pause_reason(fold.streaks["gpu:h:1"], "gpu:h:1") is not None
-    only_one = failures([f"error {letter}" for letter in "abcde"], gpu="gpu:h:1")
-    assert pause_reason(only_one.streaks["gpu:h:1"], "gpu:h:1") is None
+    fold.extend(failure(1, "a", "error"))
+    fold.extend([ending(4, Event.RETRIED, "b", method="fft", gpu="gpu:h:1")])
+    fold.extend([ending(5, Event.AUTO_REQUEUED, "c", method="fft", host="host:h", suspect=True)])
+    fold.extend([ending(6, Event.DONE, "d", method="fft")])
+    fold.extend(failure(7, "e", "error"))
+    fold.extend([ending(10, Event.FAILED, "a", method="fft")])
+    assert jobs_of(fold, "fft") == ("e", "a")
+    assert jobs_of(fold, "gpu:h:1") == ()
+    assert fold.streaks["host:h"].jobs == ("c",)
+    assert fold.streaks["host:h"].methods == ("fft",)
+
+
+@pytest.mark.parametrize(
+    ("pause", "counted"),
+    [
+        ({"scope": "fft"}, "fft"),
+        ({"scope": "fft:lr=1.0", "values": {"lr": "1.0"}}, "fft"),
+        ({"scope": "gpu:h:1"}, "gpu:h:1"),
+        ({"scope": "host:h"}, "host:h"),
+        ({"scope": "host:h:fft"}, "host:h"),
+    ],
+)
+def test_what_had_failed_before_a_person_continued_counts_no_more(pause: dict[str, Any], counted: str) -> None:
+    def after(**unpaused: str) -> Fold:
+        fold = Fold()
+        fold.extend([ending(1, Event.FAILED, "a", method="fft", gpu="gpu:h:1")])
+        fold.extend([ending(2, Event.AUTO_REQUEUED, "b", method="fft", host="host:h", suspect=True)])
+        fold.extend([Line(seq=3, at=AT, by="p", event=Event.PAUSED, data=pause)])
+        data = {"scope": pause["scope"], **unpaused}
+        fold.extend([Line(seq=4, at=AT, by="ada@h", event=Event.UNPAUSED, data=data)])
+        assert not fold.pauses
+        return fold
+
+    everything = {"fft", "gpu:h:1", "host:h"}
+    assert set(after().streaks) == everything - {counted}
+    assert set(after(why="c has succeeded").streaks) == everything
+
+
+def test_a_success_ends_the_row_of_failures_on_a_gpu_and_an_exit_status_that_on_a_host() -> None:
+    fold = Fold()
+    fold.extend(failure(1, "a", "error", gpu="gpu:h:1"))
+    fold.extend([ending(4, Event.AUTO_REQUEUED, "b", host="host:h", suspect=True)])
+    fold.extend([ending(5, Event.FAILED, "c", method="fft", gpu="gpu:h:1", host="host:h")])
+    assert jobs_of(fold, "gpu:h:1") == ("a", "c") and jobs_of(fold, "host:h") == ()
+    fold.extend([ending(6, Event.DONE, "d", method="lora", gpu="gpu:h:1")])
+    assert jobs_of(fold, "gpu:h:1") == ()
 
 
 def test_a_refusal_of_a_job_without_record_is_settled_without_making_one() -> None:

@@ -14,6 +14,7 @@ from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, SUPERSEDED
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.run_state.events import Event, GpuIdle, Paused, PodEnded, PodStarted, Unpaused
 from dispatcher.run_state.journal import Line
+from dispatcher.run_state.pauses import Pause, begun
 from dispatcher.run_state.states import IN_FLIGHT, PRUNED, State
 
 
@@ -91,9 +92,9 @@ class IdleGpus(msgspec.Struct, gc=False):
 
 
 class PauseSpan(msgspec.Struct, gc=False):
-    """Claiming within a scope was paused. `end_s` None: it still is."""
+    """Claiming was paused. `end_s` None: it still is."""
 
-    scope: str
+    pause: Pause
     begun_s: float
     end_s: float | None = None
 
@@ -310,10 +311,10 @@ class History:
                 drained = [(parse_time(since), parse_time(until)) for since, until in ended.drained]
                 session.drained_s = tuple((since, until) for since, until in drained if since and until)
         elif line.event is Event.PAUSED:
-            scope = line.read(Paused).scope
-            if scope not in self._open_pauses:
-                self._open_pauses[scope] = PauseSpan(scope, at_s)
-                self.pauses.append(self._open_pauses[scope])
+            paused = line.read(Paused)
+            if paused.scope not in self._open_pauses:
+                self._open_pauses[paused.scope] = PauseSpan(begun(paused, line.at), at_s)
+                self.pauses.append(self._open_pauses[paused.scope])
         elif line.event is Event.UNPAUSED:
             pause = self._open_pauses.pop(line.read(Unpaused).scope, None)
             if pause is not None:

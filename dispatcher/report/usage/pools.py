@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,7 +17,7 @@ from dispatcher.outlets.local.offer import LocalOffer, gpu_part
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.session import pod_started
 from dispatcher.report.snapshot import PodStatus
-from dispatcher.report.usage.history import Attempt, History, Session
+from dispatcher.report.usage.history import Attempt, History, PauseSpan, Session
 from dispatcher.run_state.liveness import PodInfo
 
 CPU: Final = 0
@@ -177,7 +177,8 @@ class Eligibility:
 
     Dispatchers that take the same are asked once: a pod that is started every night has many.
 
-    `lists(matrix)` are the jobs of a pod's manifest (empty: of the default one); None: of all.
+    `lists(matrix)` are the jobs of a pod's manifest (empty: of the default one); None: of all. `scopes` are the method
+    of each class, and the scopes of `pauses` that hold its jobs up wherever they would run.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class Eligibility:
         entry_of: Callable[[str], Entry | None],
         request_of: Callable[[Entry], Request],
         lists: Callable[[str], Collection[str] | None],
+        pauses: Iterable[PauseSpan] = (),
     ) -> None:
         # One of each group of dispatchers that take the same, and the group of each.
         self._groups: list[Stay] = []
@@ -199,11 +201,13 @@ class Eligibility:
         self._entry_of = entry_of
         self._request_of = request_of
         self._lists = {stay.matrix: lists(stay.matrix) for stay in stays}
-        self._by_value = any(stay.offer.where for stay in stays)
+        # Those of whole methods are known by the method.
+        self._pauses = {span.pause.scope: span.pause for span in pauses if span.pause.values}
+        self._by_value = bool(self._pauses) or any(stay.offer.where for stay in stays)
         self._classes: dict[object, int] = {}
         self._wanted: list[dict[int, tuple[bool, bool, float]]] = []
         self._numbers: dict[object, int] = {}
-        self.methods: list[str] = []
+        self.scopes: list[tuple[str, frozenset[str]]] = []
 
     def class_of(self, job: str, kind: int) -> int | None:
         """The number of the class of jobs that is this one's; None for one that no pod could have run."""
@@ -228,11 +232,12 @@ class Eligibility:
             if (jobs is None or job in jobs) and any(stay.slots) and stay.offer.refusal(entry, request) is None:
                 wanted[group] = stay.wanted(request)
         # Jobs for the same slots are one class, whatever else distinguishes them.
-        key = (tuple(wanted.items()), entry.method)
+        scopes = frozenset(scope for scope, pause in self._pauses.items() if pause.covers(entry)) | {entry.method}
+        key = (tuple(wanted.items()), entry.method, scopes)
         known = self._numbers.setdefault(key, len(self._wanted))
         if known == len(self._wanted):
             self._wanted.append(wanted)
-            self.methods.append(entry.method)
+            self.scopes.append((entry.method, scopes))
         return known
 
 

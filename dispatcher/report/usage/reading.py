@@ -42,7 +42,8 @@ def read_usage(
     history.finish()
     find_ends(config.layout, history, {pod.info.pod for pod in snapshot.pods if pod.is_alive})
     stays = stays_of(history, snapshot.pods, snapshot.now_s)
-    eligibility = Eligibility(stays, snapshot.entries.get, snapshot.request_of, _Lists(config, snapshot))
+    lists = _Lists(config, snapshot)
+    eligibility = Eligibility(stays, snapshot.entries.get, snapshot.request_of, lists, history.pauses)
     counts = _Counting(snapshot, history, where) if where else None
     usage = Ledger(window, keys, _Values(snapshot, kinds), counts).usage(history, stays, eligibility, kinds)
     if history.is_cut and history.first_s is not None and history.first_s > window.since_s:

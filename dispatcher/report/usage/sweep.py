@@ -15,7 +15,7 @@ import msgspec
 
 from dispatcher.report.usage.history import PauseSpan
 from dispatcher.report.usage.pools import CPU, GPU, Eligibility, Stay
-from dispatcher.run_state.fold import host_scope
+from dispatcher.run_state.pauses import host_scope
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -132,7 +132,7 @@ class Sweep:
         for pause in pauses:
             begun_s, end_s = self._window.clip(pause.begun_s, pause.end_s)
             if begun_s < end_s:
-                number = self._scopes.setdefault(pause.scope, len(self._scopes))
+                number = self._scopes.setdefault(pause.pause.scope, len(self._scopes))
                 self._events += ((begun_s, _PAUSE, number, 1, 0), (end_s, _PAUSE, number, 0, 0))
 
     def run(self) -> Swept:
@@ -245,14 +245,16 @@ class _Moment:
     def _give(self, free: dict[int, list[float]], duration_s: float, *, is_paused: bool) -> None:
         """Give waiting jobs to free slots: those that could begin, or those that a pause of method or host holds up."""
         for job_class, jobs in self.demand.items():
-            method_is_paused = self._eligibility.methods[job_class] in self.paused
+            method, scopes = self._eligibility.scopes[job_class]
+            method_is_paused = not self.paused.isdisjoint(scopes)
             if method_is_paused and not is_paused:
                 continue
             lacking: float = jobs
             for number, left in free.items():
                 pool = self.idle[number]
                 wanted = self._eligibility.wanted(job_class, pool.stay) if pool.claims else None
-                held_up = method_is_paused or (bool(self.paused) and host_scope(pool.host) in self.paused)
+                of_host = (host_scope(pool.host), host_scope(pool.host, method))
+                held_up = method_is_paused or not self.paused.isdisjoint(of_host)
                 if wanted is None or held_up is not is_paused:
                     continue
                 on_cpu, on_gpu, slots = wanted

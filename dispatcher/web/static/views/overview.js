@@ -65,9 +65,9 @@ export class Overview {
   }
 
   #remedy(notice) {
-    const { kind, scope } = notice;
+    const { kind, scope, command } = notice;
     if (kind !== "paused" || !scope) return null;
-    if (!this.page.allowsChanges) return h("code", { class: "command" }, `dispatcher unpause ${scope}`);
+    if (!this.page.allowsChanges) return h("code", { class: "command" }, command);
     return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
   }
 

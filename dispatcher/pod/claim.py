@@ -18,7 +18,7 @@ import msgspec
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, Request, Slot
 from dispatcher.pod.needed_copies import NeededCopies
-from dispatcher.pod.offers import offers_of
+from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.ready import Asked, ReadyClass, ReadyJobs
 from dispatcher.pod.waiting import Facts, Waiting
@@ -194,21 +194,24 @@ class ClaimQueue:
 
     def refused(self) -> list[str]:
         """Queued entries that this pod never takes for another reason than its --methods, --where or manifest."""
-        found = []
+        found, offer = [], self._offer_now()
         for job, entry in self.entries.items():
             record = self.records.get(job)
             if job not in self._mine and record is not None and record.state is State.QUEUED:
-                refusal = self._offer.refusal(entry, self._facts.request_of(entry))
+                refusal = offer.refusal(entry, self._facts.request_of(entry))
                 if refusal is not None and not refusal.is_chosen:
                     found.append(job)
         return found
 
-    def waiting(self, now: str) -> Waiting:
-        """Why entries are not claimed by this pod."""
-        offer = msgspec.structs.replace(self._offer, outlets=offers_of(self.capacities))
+    def waiting(self, now: str, others: Iterable[Offer] = ()) -> Waiting:
+        """Why entries are not claimed by this pod. `others` are the offers of other pods that may take them."""
+        offer = self._offer_now()
         return Waiting(
-            msgspec.structs.replace(self._facts, now=now, offers=(offer,), pauses=self._pauses, me=offer.pod)
+            msgspec.structs.replace(self._facts, now=now, offers=(offer, *others), pauses=self._pauses, me=offer.pod)
         )
+
+    def _offer_now(self) -> Offer:
+        return msgspec.structs.replace(self._offer, outlets=offers_of(self.capacities))
 
     def _host_is_paused(self) -> bool:
         return host_scope(self._offer.host) in self._pauses

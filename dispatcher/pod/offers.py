@@ -6,7 +6,7 @@ A pod has its own offer at hand; the others' are read from `pods/<pod>.json`, wh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,8 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, OutletOffer, Request
 from dispatcher.outlets.kinds import kind_of
 from dispatcher.pod.placing import Home, that_see
-from dispatcher.run_state.liveness import PodInfo
+from dispatcher.run_state.liveness import PodInfo, read_pods
+from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
     from dispatcher.config import Config
@@ -196,6 +197,15 @@ def offer_of(
         manifest=info.matrix.rpartition("/")[2],
         lists=lists,
     )
+
+
+def offers_of_others(layout: Layout, me: str, is_alive: Callable[[str], bool]) -> list[tuple[PodInfo, Offer]]:
+    """What the other live pods take that claim jobs."""
+    return [
+        (info, offer_of(info))
+        for info in read_pods(layout)
+        if info.pod != me and info.phase == "running" and not info.stopped and is_alive(info.pod)
+    ]
 
 
 def _read_outlets(info: PodInfo) -> dict[str, OutletOffer]:

@@ -10,10 +10,9 @@ from dispatcher.base.messages import first_names
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
-from dispatcher.pod.offers import Offer, offer_of, request_of
+from dispatcher.pod.offers import Offer, offers_of_others, request_of
 from dispatcher.pod.placing import home_of
 from dispatcher.pod.running_attempts import RunningAttempt
-from dispatcher.run_state.liveness import read_pods
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import Record
 
@@ -84,12 +83,8 @@ class QueueLimits:
         """What the live pods take; of this one only the outlets with room."""
         mine, free = self._own_offer(), set(self._free())
         outlets = {name: outlet for name, outlet in mine.outlets.items() if name in free}
-        others = [
-            offer_of(info)
-            for info in read_pods(self._config.layout)
-            if info.pod != self._me and info.phase == "running" and self._observer.pod_is_alive(info.pod)
-        ]
-        return [msgspec.structs.replace(mine, outlets=outlets), *(offer for offer in others if not offer.stopped)]
+        others = offers_of_others(self._config.layout, self._me, self._observer.pod_is_alive)
+        return [msgspec.structs.replace(mine, outlets=outlets), *(offer for _, offer in others)]
 
     def _can_move(self, entry: Entry, record: Record, outlet: str, offers: Iterable[Offer]) -> bool:
         """Whether one of these offers has another outlet for the entry that can take it now."""

@@ -23,7 +23,7 @@ from dispatcher.pod.code_copies import CodeCopies
 from dispatcher.pod.ends_on_disk import EndsOnDisk
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.gpu_idle import IdleGpus
-from dispatcher.pod.offers import published
+from dispatcher.pod.offers import offers_of_others, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.queue_limits import QueueLimits
@@ -34,7 +34,7 @@ from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.starting import Claimed, Starter
 from dispatcher.pod.status_problem import StatusProblem
 from dispatcher.pod.summary import Tally, still_running, stopped_early_text
-from dispatcher.pod.waiting import root_causes, summary
+from dispatcher.pod.waiting import Reason, root_causes, summary
 from dispatcher.provenance.collector import Collector
 from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
@@ -72,6 +72,7 @@ class Reconciler:
         self._store = store
         self._config = config
         self._options = options
+        self._observer = observer
         self._outlets = outlets
         self._log = log
         self._show_claims = show_claims
@@ -301,9 +302,10 @@ class Reconciler:
         return self._options.until_empty and is_empty and not self._attempts.unrecorded()
 
     def exit_code(self) -> int:
-        """1 when an entry that this pod could run has failed for good or cannot go on, else 0."""
+        """0 when all that this pod was to run is done, or left to others that can; else 1."""
         is_stopped = bool(self.too_many_failures() or self._stopped_early())
-        return int(self._recorder.failures > 0 or is_stopped or bool(self._stuck()))
+        is_left = bool(self._stuck()) or any(not why.other_takes for why in self._refused().values())
+        return int(self._recorder.failures > 0 or is_stopped or is_left)
 
     def too_many_failures(self) -> str:
         """Why this pod is to drain, because so many jobs have failed; empty when it is not."""
@@ -337,9 +339,9 @@ class Reconciler:
             lines += [early, *([f"{len(stuck)} of these cannot run now: {why}"] if stuck else [])]
         elif stuck:
             lines.append(f"ended with {counted(len(stuck), 'job')} left that cannot run now: {why}")
-        refused = queue.refused() if self._options.until_empty else []
+        refused = self._refused()
         if refused:
-            why = summary(waiting.why(job).text for job in refused)
+            why = summary(reason.text for reason in refused.values())
             lines.append(f"{counted(len(refused), 'job')} left that this pod cannot run: {why}")
         return lines
 
@@ -370,12 +372,16 @@ class Reconciler:
         """Whether the slots are otherwise than `describe` last had them."""
         return self._attempts.slot_infos() != self._shown_slots
 
+    def offered(self) -> dict[str, Any]:
+        """The fields of the pod's file that say what it takes."""
+        return published(self._backlog.offer())
+
     def describe(self) -> dict[str, Any]:
         """The fields of the pod's file that say what it takes and what it runs."""
         self._shown_slots = self._attempts.slot_infos()
         warnings = [note for outlet in self._outlets.values() for note in outlet.notes()]
         return {
-            **published(self._backlog.offer()),
+            **self.offered(),
             "stopped": self._why_no_claims(),
             "blocked": self._fence.shown(),
             "slots": self._shown_slots,
@@ -514,6 +520,16 @@ class Reconciler:
 
     def _stuck(self) -> list[str]:
         return self._backlog.queue.stuck(_now()) if self._options.until_empty else []
+
+    def _refused(self) -> dict[str, Reason]:
+        """The jobs that are left because this pod can never run them, and why; or which other pod takes them."""
+        refused = self._backlog.queue.refused() if self._options.until_empty else []
+        if not refused:
+            return {}
+        matrix = os.fspath(self._backlog.manifest.path)
+        found = offers_of_others(self._config.layout, self._options.pod, self._observer.pod_is_alive)
+        waiting = self._backlog.queue.waiting(_now(), [offer for info, offer in found if info.matrix == matrix])
+        return {job: waiting.why(job) for job in refused}
 
     def _notes(self) -> list[str]:
         notes = (

@@ -148,6 +148,8 @@ class Pod:
                 files.remove_leftovers(layout.prepared_dir)
             self._notices.check()
             self.reconciler.begin(self._session.begin)
+            # Only now its outlets know what is asked for, and a pod with nothing to do may end before it shows that.
+            self.registration.describe(**self.reconciler.offered())
             self._notices.begin()
             self.projector.recover_leftovers()
             if not self.options.once:

@@ -63,7 +63,7 @@ class Reason(msgspec.Struct, frozen=True):
     `needs_person`: that changes only when a person does something. `root` is the root cause that is named for jobs that
     need this one; empty where they only wait for it. `kind` is what reasons have in common whose texts differ only in
     jobs or times, and `detail` in what this one differs; both empty where a text stands for itself. `is_refused`: no
-    live pod takes the job as things are.
+    live pod takes the job as things are. `other_takes`: the pod that is asked for does not, and another one does.
     """
 
     text: str
@@ -72,6 +72,7 @@ class Reason(msgspec.Struct, frozen=True):
     kind: str = ""
     detail: str = ""
     is_refused: bool = False
+    other_takes: bool = False
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,7 +239,7 @@ class Waiting:
             text = f"{mine.text} (pod {takers[0]} can take it)" if takers else mine.text
             # A paused host is the same reason for all jobs.
             root = mine.text if mine.kind == HOST else f"{job} {mine.text}"
-            return Reason(text, mine.needs_person, "" if takers else root)
+            return Reason(text, mine.needs_person, "" if takers else root, other_takes=bool(takers))
         text = refused_by_all(entry, request, refusals, facts.offers)
         needs_person = all(refusal.needs_person for refusal in refusals.values())
         return Reason(text, needs_person, f"{job}: {text}", is_refused=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet import Fleet, shell
+from fleet import Fleet, shell, wait_until
 
 GATED = "echo begun; until [ -e go ]; do sleep 0.02; done"
 
@@ -175,6 +175,35 @@ def test_the_last_line_names_the_reasons(fleet: Fleet) -> None:
     assert pod.end() == 1
     assert "ended with 2 jobs left that cannot run now: bad failed: exit 3 (2)" in pod.said
     assert "1 job left that this pod cannot run: asks for 16 GPUs, this pod has 0" in pod.said
+
+
+def test_what_no_outlet_of_the_pod_can_run_has_one_reason_everywhere(fleet: Fleet) -> None:
+    fleet.write_config("hosts: {hpc: {type: slurm, slot_type: cpu}}\n")
+    fleet.write_manifest(numbers("big", gpus=4, outlet="hpc"))
+    why = "hpc has slot_type cpu, and 4 GPUs are asked for"
+    options = ("--outlet", "hpc:2")
+    assert why in fleet.run("--pod", "p", *options, "--dry-run")
+    pod = fleet.start("p", *options, "--until-empty")
+    assert pod.end() == 1
+    assert f"1 job left that this pod cannot run: {why}" in pod.said
+    assert f"could not take it: {why}" in fleet.run("status")
+    assert why in fleet.try_("solve", "--explain", "--chips", "4").stdout
+    alive = fleet.start("p", *options)
+    wait_until(lambda: why in fleet.run("show", "big"), "`show` says why it waits")
+    assert "free slot" not in fleet.run("status")
+    alive.stop()
+
+
+def test_a_job_that_another_pod_can_run_is_not_left(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("first", GATED, gpus=1), *numbers("big", gpus=1), *numbers("small", gpus=0)])
+    other = fleet.start("gpu", "--gpus", "0", "--slots", "0")
+    fleet.wait_running("first")
+    pod = fleet.start("cpu", "--slots", "1", "--until-empty")
+    assert pod.end() == 0, pod.said
+    assert "1 job left that this pod cannot run: asks for 1 GPU, this pod has 0 (pod gpu can take it)" in pod.said
+    (fleet.root / "go").touch()
+    fleet.wait_for("big", "done")
+    other.stop()
 
 
 def test_what_needs_a_paused_method_does_not_keep_a_pod_for_ever(fleet: Fleet) -> None:

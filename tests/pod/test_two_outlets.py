@@ -99,7 +99,8 @@ def test_a_pod_without_slots_of_its_own(fleet: Fleet, queue: Path) -> None:
     """What it needs is an outlet, not a GPU or a CPU slot."""
     fleet.write_manifest([shell("there", "true", outlet="queue"), shell("here", "true", outlet="local")])
     pod = start(fleet, "pod", "--until-empty", "--slots", "0")
-    assert pod.end() == 0
+    assert pod.end() == 1
+    assert "1 job left that this pod cannot run: asks for outlet local, this pod offers queue" in pod.said
     assert {job: record.state for job, record in fleet.records().items()} == {"there": "done", "here": "queued"}
     assert "200 submissions to the queue; " in pod.said
     fleet.command = COMMAND

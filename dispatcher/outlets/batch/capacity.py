@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from dispatcher.outlets.base import Request, Slot
-from dispatcher.outlets.batch.offer import BatchOffer, RefusedNow
+from dispatcher.outlets.batch.offer import BatchOffer, Refused
 
 if TYPE_CHECKING:
     from dispatcher.outlets.batch.provisioning import Demand
@@ -31,7 +31,6 @@ class Submissions:
     def __init__(
         self,
         limit: int,
-        chips: Mapping[str, int],
         refused: Callable[[Request], str],
         *,
         packs: bool,
@@ -52,8 +51,9 @@ class Submissions:
         self.can_be_made = False
         self.in_flight = 0
         self.gpus_are_taken = False
-        self._chips = dict(chips)
         self._refused = refused
+        # Why the host can never run the requests that were asked about; empty where it can.
+        self._verdicts: dict[Request, str] = {}
         self._free = free
         self._demand = demand
 
@@ -72,14 +72,16 @@ class Submissions:
         refused = self._free.refused() if self._free is not None else {}
         return BatchOffer(
             limit=self.limit,
-            chips=self._chips,
+            refused=[Refused(request, why) for request, why in self._verdicts.items() if why],
             problem=self.problem,
             place=self.place,
-            refused_now=[RefusedNow(request, why) for request, why in refused.items()],
+            refused_now=[Refused(request, why) for request, why in refused.items()],
         )
 
     def refuses(self, request: Request) -> str:
-        return self.offer().refuses(request) or self._refused(request)
+        if request not in self._verdicts:
+            self._verdicts[request] = self._refused(request)
+        return self.offer().refuses(request)
 
     def refuses_now(self, request: Request) -> str:
         return self.offer().refuses_now(request)

@@ -12,26 +12,27 @@ from dispatcher.outlets.base import Request
 from dispatcher.run_state.liveness import SlotInfo
 
 
-class RefusedNow(msgspec.Struct, frozen=True):
-    """Attempts with this request are not placed on the host at the moment, and why."""
+class Refused(msgspec.Struct, frozen=True):
+    """Attempts with this request are not placed on the host, and why."""
 
     request: Request
     why: str
 
 
 class BatchOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """Room for `limit` attempts in flight. `chips` are the kinds of GPUs, and how many one attempt may have at most.
+    """Room for `limit` attempts in flight.
 
-    No `chips`: whatever is asked for is left to the scheduler. `problem` is why nothing can be submitted now, `place`
-    where attempts keep their checkpoints (see OutletOffer). `refused_now`: what a pod that goes by the free hardware
-    does not place there at the moment.
+    `refused` are the requests of the pod's entries that the host, as it is configured, can never run; whatever else is
+    asked for is left to the scheduler. `problem` is why nothing can be submitted now, `place` where attempts keep their
+    checkpoints (see OutletOffer). `refused_now`: what a pod that goes by the free hardware does not place there at the
+    moment.
     """
 
     limit: int
-    chips: Mapping[str, int] = {}
+    refused: Sequence[Refused] = ()
     problem: str = ""
     place: str = ""
-    refused_now: Sequence[RefusedNow] = ()
+    refused_now: Sequence[Refused] = ()
 
     def refuses(self, request: Request) -> str:
         """Why such an attempt can never run here; empty when it can, once there is room."""
@@ -40,21 +41,19 @@ class BatchOffer(msgspec.Struct, frozen=True, kw_only=True):
         if request.only:
             listed = ",".join(map(str, request.only))
             return f"env names GPU {listed} ({VISIBLE}): which GPUs a job gets is decided there; remove it from env"
-        if not self.chips or not request.gpus:
-            return ""
-        known = ", ".join(f"{count} {chip}" for chip, count in self.chips.items())
-        if request.chip and request.chip not in self.chips:
-            return f"asks for {request.chip}, there are {known}"
-        most = self.chips[request.chip] if request.chip else max(self.chips.values())
-        return f"asks for {request.gpus} GPUs, there are {known}" if request.gpus > most * request.nodes else ""
+        return _why(self.refused, request)
 
     def refuses_now(self, request: Request) -> str:
         """Why there is no room; empty when it is not known, or waiting for an attempt of the pod helps."""
-        return self.problem or next((each.why for each in self.refused_now if each.request == request), "")
+        return self.problem or _why(self.refused_now, request)
 
     def lacks(self, request: Request) -> str:
         """Nothing that is known here: its scheduler counts."""
         return ""
+
+
+def _why(refused: Sequence[Refused], request: Request) -> str:
+    return next((each.why for each in refused if each.request == request), "")
 
 
 def read_offer(published: Mapping[str, Any]) -> BatchOffer:

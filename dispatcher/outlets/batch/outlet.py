@@ -84,7 +84,7 @@ class BatchOutlet:
         # Every live dispatcher looks for room at each poll interval.
         self._demand = Demand(3 * self._interval_s + _SOON_S)
         self.capacity = Submissions(
-            most, host.chips, scheduler.refuses, packs=scheduler.makes_packs, default_gpus=scheduler.default_gpus,
+            most, scheduler.refuses, packs=scheduler.makes_packs, default_gpus=scheduler.default_gpus,
             free=free, demand=self._demand,
         )  # fmt: skip
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)

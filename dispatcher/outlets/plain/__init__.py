@@ -1,6 +1,7 @@
 """Hosts without a scheduler (`type: plain`): attempts are processes there, which the agent starts and finds.
 
 scheduler   Such a host as a Scheduler: launches, checks and signals in place of a scheduler's programs.
+resources   Which requests a host can never run.
 launched    What it has in common with a TPU VM: attempts that the agent launches, checks and signals.
 states      What the check of an attempt means.
 """

@@ -17,6 +17,7 @@ from dispatcher.hosts.types import Cluster, PlainHost
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.batch.scheduler import Submission
 from dispatcher.outlets.plain.launched import LaunchingScheduler
+from dispatcher.outlets.plain.resources import refusal
 from dispatcher.outlets.remote.operations import Launch, Operation
 
 # The longest part of a log's name; a file name has 255 bytes at most.
@@ -37,15 +38,7 @@ class PlainScheduler(LaunchingScheduler):
         self._root = root
 
     def refuses(self, request: Request) -> str:
-        if request.nodes > 1:
-            return f"{self._host.name} is one machine, and {request.nodes} nodes are asked for"
-        wanted = request.gpus or 0
-        if request.chip and request.chip not in self._host.chips:
-            return f"{self._host.name} has no {request.chip}" + _listed(self._host.chips)
-        has = self._host.chips[request.chip] if request.chip else sum(self._host.chips.values())
-        if wanted > has:
-            return f"{self._host.name} has {has} GPUs, and {wanted} are asked for" + _listed(self._host.chips)
-        return ""
+        return refusal(self._host, request)
 
     def submit(self, submission: Submission) -> Operation:
         """The launch of its attempt: without arrays a submission has one."""
@@ -69,11 +62,6 @@ class PlainScheduler(LaunchingScheduler):
             return ""
         words = [_as_file_name(labels[word]) for word in ("project", "group", "name") if word in labels]
         return posixpath.join(self._cluster.log, "_".join(words))
-
-
-def _listed(chips: Mapping[str, int]) -> str:
-    shown = ", ".join(f"{count} {chip}" for chip, count in chips.items())
-    return f" (`chips` of the host: {shown or 'none'})"
 
 
 def _as_file_name(label: str) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Hosts, PlainHost
+from dispatcher.outlets.plain.resources import refusal
 from dispatcher.outlets.remote.agent import gpus as agent_gpus
 from dispatcher.outlets.remote.operations import Failed, GpuSeen, ListGpus, Operation, Run
 from dispatcher.outlets.solver.answers import output
@@ -59,7 +60,7 @@ def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuSeen]) -> list[GpuSee
 def judge(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainReport | None) -> Choice | Refusal:
     """Whether the host can run the request now; it has no queue."""
     del hosts
-    why = _never(host, request) or (_too_small(request, found) if found is not None else "")
+    why = refusal(host, request.for_outlet()) or (_too_small(request, found) if found is not None else "")
     if why:
         return Refusal(host=host.name, why=why)
     if found is None:
@@ -87,16 +88,6 @@ def give(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainRe
 
 def _configured(host: PlainHost, chip: str) -> int:
     return host.chips.get(chip, 0) if chip else sum(host.chips.values())
-
-
-def _never(host: PlainHost, request: HardwareRequest) -> str:
-    """Why the configured host can never run it."""
-    if request.nodes > 1:
-        return f"it is one node, {request.nodes} needed"
-    if request.min_chips > _configured(host, request.chip):
-        has = ", ".join(chips_text(number, chip) for chip, number in host.chips.items() if number) or "no GPUs"
-        return f"too few chips: it has {has}, {request.chips_text} needed"
-    return ""
 
 
 def _too_small(request: HardwareRequest, found: PlainReport) -> str:

@@ -7,7 +7,7 @@ from dispatcher.outlets.batch.capacity import Submissions
 
 
 def submissions(limit: int = 8) -> Submissions:
-    return Submissions(limit, {"h100": 4}, lambda request: "", packs=False)
+    return Submissions(limit, lambda request: "" if (request.gpus or 0) <= 4 else "too many", packs=False)
 
 
 def test_no_more_than_the_limit() -> None:

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.config import Method
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import LOST, PREEMPTED
+from dispatcher.outlets.base import CANCELLED, LOST, NOT_REACHED, PREEMPTED, QUEUE_LIMIT
 from dispatcher.run_state.events import Paused, Streak
 from dispatcher.run_state.fold import signature
 from dispatcher.run_state.pauses import host_scope, keys_of, method_scope, value_text, values_of
@@ -37,18 +38,21 @@ _OF_EACH: Final = 2
 _OUTDATED: Final = 4
 # How many failed jobs are compared, as a multiple of `pause_after`, and how many others are looked at. Of very large
 # manifests these are samples: some neighbours here and there.
-_COMPARED: Final = 40
+_COMPARED: Final = 20
 _MOST_SEEN: Final = 20_000
 _NEIGHBOURS: Final = 16
-# What is no fault of a job.
-_NO_FAULT: Final = (LOST, PREEMPTED)
+_RECENT: Final = 100
+_MOST_KEPT: Final = 2_000
+# Reasons that are no fault of a job; one that was requeued as often as it may be (`lost 21 times`) is none either.
+_NO_FAULT: Final = (LOST, PREEMPTED, CANCELLED, QUEUE_LIMIT, NOT_REACHED)
+_GAVE_UP: Final = re.compile(r".* \d+ times")
 
 _signature = functools.lru_cache(maxsize=1024)(signature)
 Values = Mapping[str, str | None]
 
 
 class Breaker:
-    """Decides what is paused. `entry_of` is the entry of a job, `entries()` are all of the manifest in force."""
+    """Decides what is paused. `entries()` are those of the manifest in force."""
 
     def __init__(
         self,
@@ -61,6 +65,14 @@ class Breaker:
         self._record_of = record_of
         # By what was not paused: the job that spoke against it, which is likely to do so again.
         self._witnesses: dict[tuple[str, frozenset[tuple[str, str | None]]], str] = {}
+        # Those that succeeded last are the most likely to do so.
+        self._succeeded: deque[str] = deque(maxlen=_RECENT)
+        # Of jobs that have failed: they are compared with every further one.
+        self._values: dict[str, tuple[Entry, Values]] = {}
+
+    def after_success(self, job: str) -> None:
+        """A job has succeeded."""
+        self._succeeded.appendleft(job)
 
     def after_failure(self, job: str, entry: Entry, streak: Streak) -> Paused | None:
         """What is to be paused because a job of a method has failed; `streak` are the failed jobs of the method."""
@@ -76,7 +88,7 @@ class Breaker:
         if len(alike) < most:
             return None
         for common, jobs in _groups(alike, most):
-            holds_up = self._holds_up(entry.method, common, jobs, most)
+            holds_up = self._holds_up(entry.method, common, {one: alike[one] for one in jobs}, most)
             told = {} if holds_up is None else self._telling(entry.method, common)
             if holds_up or (holds_up is False and not told):
                 why = f"{most} jobs failed alike: {_cause(streak.reason, streak.error)} ({', '.join(jobs[-most:])})"
@@ -127,32 +139,41 @@ class Breaker:
         found: dict[str, Values] = {}
         for one in failed if like else ():
             if one in entries and self._kind_of_failure(one) == like:
-                found[one] = values_of(entries[one])
+                found[one] = self._values_of(one, entries[one])
         return found
+
+    def _values_of(self, job: str, entry: Entry) -> Values:
+        known = self._values.get(job)
+        if known is None or known[0] != entry:
+            if len(self._values) >= _MOST_KEPT:
+                self._values.clear()
+            known = self._values[job] = entry, values_of(entry)
+        return known[1]
 
     def _kind_of_failure(self, job: str) -> str:
         """Equal for jobs that failed alike; empty where that was no fault of the job."""
         record = self._failed_by_itself(job)
-        if record is None or (record.reason or "").partition(" ")[0] in _NO_FAULT:
+        reason = "" if record is None else record.reason or ""
+        if record is None or reason in _NO_FAULT or _GAVE_UP.fullmatch(reason):
             return ""
         return _signature(record.error, record.reason, job)
 
-    def _holds_up(self, method: str, common: dict[str, str | None], jobs: Sequence[str], most: int) -> bool | None:
+    def _holds_up(
+        self, method: str, common: dict[str, str | None], failed: Mapping[str, Values], most: int
+    ) -> bool | None:
         """Whether a pause of the jobs with these values would hold any up; None where something speaks against it.
 
         A key that none of the failed jobs has is added to `common`, as one that must not be there.
         """
         entries = self._entries()
-        failed = [values_of(entries[job]) for job in jobs]
-        keys = {key for values in failed for key in values}
+        keys = {key for values in failed.values() for key in values}
         known_keys = keys | {key.partition(".")[0] for key in keys}
-        texts_of = {key: {values.get(key) for values in failed} for key in keys - common.keys()}
+        texts_of = {key: {values.get(key) for values in failed.values()} for key in keys - common.keys()}
         seen = {key: texts for key, texts in texts_of.items() if len(texts) < most}
-        outdated_at = self._finished_at(jobs[-_OUTDATED * most]) if len(jobs) >= _OUTDATED * most else ""
+        outdated_at = self._finished_at(list(failed)[-_OUTDATED * most]) if len(failed) >= _OUTDATED * most else ""
         place, holds_up = (method, frozenset(common.items())), False
-        first = self._witnesses.get(place)
-        known = [(first, entries[first])] if first is not None and first in entries else []
-        for job, entry in itertools.chain(known, _sample(entries)):
+        likely = [self._witnesses.get(place, ""), *self._succeeded]
+        for job, entry in itertools.chain(((one, entries[one]) for one in likely if one in entries), _sample(entries)):
             if entry.method != method or any(value_text(entry, key) != text for key, text in common.items()):
                 continue
             record = self._record_of(job)

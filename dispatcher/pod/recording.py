@@ -161,6 +161,7 @@ class Recorder:
 
     def _end_pauses(self, tx: Transaction, job: str, entry: Entry | None, record: Record) -> None:
         """A success within the scope of a pause shows that it is not, or no longer, to blame."""
+        self._breaker.after_success(job)
         places = {_gpu_scope(record)}
         if record.host is not None and _is_local(record):
             places |= {host_scope(record.host), host_scope(record.host, "" if entry is None else entry.method)}

@@ -119,7 +119,7 @@ def keys_of(entry: Entry) -> Iterator[str]:
 def value_text(entry: Entry, key: str) -> str | None:
     """One of `values_of`; None when the entry does not have it."""
     value = _at(entry.value(key), entry.value, key)
-    return None if value is None else text_of(value)
+    return None if value is None else _text(value)
 
 
 def _at(value: Any, value_of: Any, key: str) -> Any:
@@ -136,7 +136,12 @@ def _flat(place: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if isinstance(value, Mapping) and value:
             yield from _flat(f"{place}{key}.", value)
         elif value is not None:
-            yield f"{place}{key}", text_of(value)
+            yield f"{place}{key}", _text(value)
+
+
+def _text(value: object) -> str:
+    """As `text_of`, which takes several times as long for numbers: thousands of entries are compared."""
+    return repr(value) if type(value) in (int, float) else text_of(value)
 
 
 def _name(text: str | None) -> str:

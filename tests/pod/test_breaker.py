@@ -40,6 +40,7 @@ class Lab:
         state, at = State.DONE if well else State.FAILED, f"{next(self._clock):06d}"
         if well:
             self.records[job] = Record(state=state, finished_at=at)
+            self.breaker.after_success(job)
             return
         self.records[job] = Record(state=state, reason=reason, error=error, finished_at=at)
         self.failed.append(job)
@@ -126,6 +127,14 @@ def test_different_failures_are_not_counted_together() -> None:
     lab = Lab(grid(seed=range(30)))
     for number, job in enumerate(lab.entries):
         lab.end(job, reason=f"exit {number % 8 + 1}" if number < 24 else "lost 3 times")
+    assert lab.paused == []
+
+
+@pytest.mark.parametrize("reason", ["lost", "preempted 21 times", "cancelled", "queue limit", "cannot start 21 times"])
+def test_what_is_no_fault_of_a_job_does_not_count(reason: str) -> None:
+    lab = Lab(grid(seed=range(30)))
+    for job in list(lab.entries)[:20]:
+        lab.end(job, reason=reason)
     assert lab.paused == []
 
 

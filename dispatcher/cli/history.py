@@ -50,9 +50,10 @@ _TELL_STATE: Final = frozenset(
         *(Event.AUTO_REQUEUED, Event.REQUEUED, Event.HELD, Event.ABANDONED),
     }
 )
-# Data of dispatchers: `set` has what was edited, and an end counts for the method, GPU and host where it happened.
+# Data of dispatchers: `set` has what was edited, an end counts for the method, GPU and host where it happened, and a
+# scope tells its values.
 _UNSHOWN_DATA: Final = frozenset(
-    {"edit", "born", "method", "gpu", "host", "suspect", "outlets", "started_at", "ended_at"}
+    {"edit", "born", "method", "gpu", "host", "suspect", "outlets", "started_at", "ended_at", "values", "until_success"}
 )
 # What was paused, and why: that is clear without their names.
 _TELLING_DATA: Final = frozenset({"scope", "why", "pod"})

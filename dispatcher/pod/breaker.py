@@ -91,7 +91,8 @@ class Breaker:
             holds_up = self._holds_up(entry.method, common, {one: alike[one] for one in jobs}, most)
             told = {} if holds_up is None else self._telling(entry.method, common)
             if holds_up or (holds_up is False and not told):
-                why = f"{most} jobs failed alike: {_cause(streak.reason, streak.error)} ({', '.join(jobs[-most:])})"
+                names = f"{'the last ones ' if len(jobs) > most else ''}{', '.join(jobs[-most:])}"
+                why = f"{len(jobs)} jobs failed alike: {_cause(streak.reason, streak.error)} ({names})"
                 return Paused(scope=method_scope(entry.method, told), why=why, values=told, until_success=True)
         return None
 

@@ -89,6 +89,7 @@ def test_two_values_that_diverge_do_not_stop_a_third_one() -> None:
 def test_a_script_that_never_works_pauses_its_method() -> None:
     lab = Lab(grid(lr=[1.0, 0.001], seed=range(8)))
     assert lab.run() == ["m:lr=1.0", "m"]
+    assert lab.paused[1].why == f"6 jobs failed alike: exit 1: {NAN} (the last ones j1, j2, j3, j4, j8)"
     assert lab.count(State.FAILED) == 6
     by_seeds = Lab(grid(seed=range(20)))
     assert by_seeds.run() == ["m"]

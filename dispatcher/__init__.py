@@ -30,7 +30,9 @@ job to `queued`, `held` or `abandoned` sets its desired state: its pod stops the
 state.
 
 A claim is fenced twice: by the transaction, and by `mkdir` of the attempt's directory inside it, which succeeds at most
-once on every filesystem, even where locks do not exclude.
+once on every filesystem, even where locks do not exclude. A directory that is there although the journal does not have
+the attempt is evidence: if it has begun, the journal has gone back, and it is recorded instead of a new one
+(outlets/lost_claims.py).
 
 An attempt lives in `run_state/jobs/<job_id>/<attempt>/`, the contract between dispatcher and job. Its `entry.json` is
 what the attempt runs with; nothing that happens later depends on the manifest. On a local GPU its wrapper, a bash

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -20,6 +22,15 @@ _MARKS_TEXT: Final = "dispatcher.yaml, matrix/matrix.json or run_state/journal/"
 _ADVICE: Final = (
     "`dispatcher init DIR` creates a workspace with an example; an empty dispatcher.yaml makes a directory one"
 )
+
+
+# Longer names are not attempt numbers.
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
+
+
+def attempt_numbers(names: Iterable[str]) -> list[int]:
+    """The numbers of attempts among the names in the directory of a job, the newest first."""
+    return sorted((int(name) for name in names if _NUMBER.fullmatch(name)), reverse=True)
 
 
 def log_name(worker: int) -> str:

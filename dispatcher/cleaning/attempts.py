@@ -24,7 +24,7 @@ from dispatcher.outlets.base import Ended
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import ENDED, PRUNED, Record, State
-from dispatcher.workspace import Layout
+from dispatcher.workspace import Layout, attempt_numbers
 
 # What stays of an attempt: what it was, how it ended, and what keeps a late wrapper from running.
 KEPT: Final = frozenset(
@@ -37,7 +37,6 @@ KEPT: Final = frozenset(
 )  # fmt: skip
 # One that left no exit status counts as over when nothing of it was written for so long.
 SILENT_S: Final = 86400.0
-_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 # How an entry names another attempt's directory, in any of its values.
 _NAMED: Final = re.compile(r"jobs/([A-Za-z0-9_][A-Za-z0-9._-]{0,199})/([1-9][0-9]{0,8})(?![0-9])")
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -147,7 +146,7 @@ class OldAttempts:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), contextlib.ExitStack() as stack:
             root = stack.enter_context(tree.opened_root(self._layout.jobs_dir))
             fd = stack.enter_context(tree.opened(job, root))
-            return sorted((int(name) for name in tree.names(fd) if _NUMBER.fullmatch(name)), reverse=True)
+            return attempt_numbers(tree.names(fd))
         return []
 
     def _last_success(self, job: str, numbers: Iterable[int]) -> int:

@@ -35,6 +35,7 @@ CHECKS: Final[tuple[tuple[str, Callable[[Context], Findings]], ...]] = (
     ("permissions", workspace_checks.permissions),
     ("disk space", workspace_checks.disk_space),
     ("journal", workspace_checks.journal),
+    ("attempts", workspace_checks.attempts),
     ("status file", workspace_checks.status_file),
     ("pods", workspace_checks.pods),
     ("mount", workspace_checks.mount),

@@ -17,6 +17,7 @@ from dispatcher.doctor.fitness import check_directories, state_paths
 from dispatcher.doctor.lock_checks import lock_cure, severity
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.manifest import parse_manifest
+from dispatcher.outlets.lost_claims import find_lost_claim, jobs_with_directories
 from dispatcher.run_state import journal as journal_files
 from dispatcher.run_state import liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted
@@ -24,6 +25,7 @@ from dispatcher.run_state.events import Event
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.lock_choice import AUTO, check_wanted, hardlink_is_in_force
+from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
 _MIB: Final = 1 << 20
@@ -31,6 +33,8 @@ _LITTLE_SPACE: Final = 1024 * _MIB
 _NO_SPACE: Final = 20 * _MIB
 _FEW_FILES: Final = 10_000
 _NO_FILES: Final = 100
+# How many attempts that the journal does not have are named.
+_SHOWN: Final = 20
 
 
 def config(context: Context) -> Findings:
@@ -126,6 +130,39 @@ def journal(context: Context) -> Findings:
         used = LockKind.HARDLINK if hardlink_is_in_force(layout) else store.fold.lock_kind
         check_wanted(layout, context.config.lock, used)
         yield Finding("kind of lock", OK, f"{used} (dispatcher.yaml: {context.config.lock})")
+
+
+def attempts(context: Context) -> Findings:
+    """Attempts that the journal does not have, because it has gone back; also after `--repair`."""
+    store = Store(context.layout, by="doctor")
+    store.refresh(to_the_end=True)
+    running: list[tuple[str, str]] = []
+    over: list[tuple[str, str]] = []
+    for job in jobs_with_directories(context.layout):
+        record = store.records.get(job)
+        lost = find_lost_claim(context.layout, job, 0 if record is None else record.attempt)
+        if lost is not None:
+            is_waiting = record is not None and record.state is State.QUEUED
+            state = "no record" if record is None else f"record: {record.state}, attempt {record.attempt}"
+            (running if lost.runs else over).append((f"{lost.text()}; {state}", "" if is_waiting else job))
+    for found, what in ((running, "running"), (over, "over or submitted")):
+        if found:
+            shown = "; ".join(text for text, _ in found[:_SHOWN])
+            more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            yield Finding(
+                "attempts", WARNING, f"{counted(len(found), 'attempt')} not in the journal, {what}: {shown}{more}",
+                _lost_cure([job for _, job in found if job]),
+            )  # fmt: skip
+    if not running and not over:
+        yield Finding("attempts", OK, "the journal has all that have begun")
+
+
+def _lost_cure(others: list[str]) -> str:
+    """What to do about attempts that are not in the journal; `others` are those of their jobs that are not queued."""
+    cure = "start a pod: before it runs a queued job again, it records such an attempt, and its end decides"
+    if others:
+        cure += f". Not queued: `dispatcher requeue {' '.join(others[:_SHOWN])}` has the pod do so"
+    return f"{cure}. To run a job again all the same: `touch superseded` in the attempt's directory when it is over"
 
 
 def _no_journal(context: Context, *, is_missing: bool) -> Finding:

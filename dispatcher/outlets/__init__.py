@@ -4,6 +4,8 @@ base       The seam: Key, Bundle, Placement, Status, Report, Capacity and the Ou
 kinds      The one list of outlets by name; context: what they are made from.
 bundle     Rendering of what an attempt is started from (pure), and its delivery into a workspace.
 wrapper    What the wrapper of an attempt keeps and reports, wherever it runs.
+lost_claims
+           Attempts that the journal does not have, because it has gone back.
 local/     Attempts as processes of this host.
 batch/     What all configured hosts have in common: one Outlet for plain/, slurm/, pbs/, volcano/ and tpu/, which are
            Schedulers.

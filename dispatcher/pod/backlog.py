@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from dispatcher.base.host import host_name
@@ -147,12 +147,13 @@ class Backlog:
         jobs, chosen = self._elsewhere | self.external.jobs, self._options.jobs
         return [(job, self._store.records[job]) for job in sorted(jobs if chosen is None else jobs & chosen)]
 
-    def adopt(self) -> None:
+    def adopt(self, jobs: Collection[str] | None = None) -> None:
         """Watch again what an earlier dispatcher of this pod's name has left in flight, where its outlets can.
 
-        What has ended meanwhile, or lives elsewhere, is found by recovery.
+        `jobs`: only these. What has ended meanwhile, or lives elsewhere, is found by recovery.
         """
-        records = ((job, self._store.records[job]) for job in self._elsewhere)
+        wanted = self._elsewhere if jobs is None else self._elsewhere.intersection(jobs)
+        records = ((job, self._store.records[job]) for job in wanted)
         mine = {job: record for job, record in records if record.pod == self._options.pod and record.attempt > 0}
         for attempt in self._attempts.adopt(mine):
             self._elsewhere.discard(attempt.key.job_id)
@@ -199,6 +200,8 @@ class Backlog:
         store = self._store
         if store.reloads != self._reloads:
             self._rebuild_queue()
+            # A journal that has gone back may lack records.
+            self._forgotten = True
         for job in store.fold.drain_touched():
             record = store.records.get(job)
             if job not in self.manifest.entries:

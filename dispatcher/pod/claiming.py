@@ -10,12 +10,14 @@ import msgspec
 
 from dispatcher.base.host import host_name
 from dispatcher.outlets.base import Outlet
+from dispatcher.outlets.lost_claims import LostClaim
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.pack import is_last
 from dispatcher.pod.placements import gpu_field
+from dispatcher.pod.recording import claim_again
 from dispatcher.pod.starting import Claimed
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Claim, Event
@@ -28,12 +30,15 @@ from dispatcher.run_state.store import Transaction
 _BLOCKED_AGAIN_S: Final = 5.0
 _LONGEST_BLOCKED_S: Final = 300.0
 _BLOCKED_A_SECOND: Final = 20
-# How many blocked jobs one transaction may come across: each costs a look at the disk under the lock.
-_MOST_BLOCKED: Final = 20
+# How many jobs one transaction may come across that it cannot start: each costs a look at the disk under the lock.
+_MOST_UNSTARTED: Final = 20
 
 
 class Claimer:
-    """Claims entries of the backlog for free slots. `is_incomplete`: blocked jobs kept it from reaching the others."""
+    """Claims entries of the backlog for free slots. `is_incomplete`: jobs that it could not start kept it from others.
+
+    `found`: jobs whose attempts were there already, of the last transaction.
+    """
 
     def __init__(self, options: PodOptions, outlets: Mapping[str, Outlet], backlog: Backlog, fence: Fence) -> None:
         self.is_incomplete = False
@@ -41,6 +46,7 @@ class Claimer:
         self._outlets = outlets
         self._backlog = backlog
         self._fence = fence
+        self.found: dict[str, LostClaim] = {}
         self._claims = 0
         # What holds a slot and is not committed yet.
         self._taken: list[Choice] = []
@@ -53,19 +59,22 @@ class Claimer:
     def claim(self, tx: Transaction) -> list[Claimed]:
         """Choose and claim until no slot is free or nothing is ready; `commit` or `roll_back` must follow."""
         claims: list[Claimed] = []
-        blocked = 0
-        while blocked < _MOST_BLOCKED:
+        self.found = {}
+        unstarted = 0
+        while unstarted < _MOST_UNSTARTED:
             chosen = self._backlog.queue.choose(now_text(time.time()), self._limit(len(claims)))
             self._taken += chosen
             if not chosen:
                 return claims
             for choice in chosen:
                 claimed = self._claim_one(tx, choice)
-                if claimed is None:
-                    blocked += 1
-                    self._postpone(choice)
-                else:
+                if claimed is not None:
                     claims.append(claimed)
+                    continue
+                unstarted += 1
+                self._release(choice)
+                if choice.entry.job_id not in self.found:
+                    self._postpone(choice)
         self.is_incomplete = True
         return claims
 
@@ -80,13 +89,19 @@ class Claimer:
         for choice in taken:
             self._give_back(choice)
             self._backlog.queue.put_back(choice.entry.job_id)
+        for job in self.found:
+            self._backlog.queue.put_back(job)
 
     def _claim_one(self, tx: Transaction, choice: Choice) -> Claimed | None:
-        """Claim one entry; None when it is blocked."""
+        """Claim one entry; None when it is blocked, or its attempt was `found`."""
         job, first_state = choice.entry.job_id, self._outlets[choice.outlet].first_state
         record = tx.record(job)
         snapshot = record.snapshot if record is not None and self._backlog.wants_copy(choice.entry) else None
         passed = self._fence.pass_through(tx, job, (record.attempt if record else 0) + 1)
+        if isinstance(passed, LostClaim):
+            self.found[job] = passed
+            claim_again(tx, passed)
+            return None
         if passed is None:
             return None
         change = Change(
@@ -126,9 +141,11 @@ class Claimer:
             choice = msgspec.structs.replace(choice, entry=choice.entry.limited_to(record.time_limit))
         return Claimed(choice, passed[0], snapshot)
 
-    def _postpone(self, choice: Choice) -> None:
+    def _release(self, choice: Choice) -> None:
         self._taken = [one for one in self._taken if one is not choice]
         self._give_back(choice)
+
+    def _postpone(self, choice: Choice) -> None:
         again_s = blocked_again_s(len(self._fence.blocked))
         self._backlog.queue.postpone(choice.entry.job_id, now_text(time.time() + again_s))
 

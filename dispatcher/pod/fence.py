@@ -1,4 +1,7 @@
-"""Second fence of a claim: at most one `mkdir` of the attempt's directory succeeds, also where locks do not exclude."""
+"""Second fence of a claim: at most one `mkdir` of the attempt's directory succeeds, also where locks do not exclude.
+
+A directory that exists already is evidence: see outlets/lost_claims.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Final
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import StorageError
+from dispatcher.outlets.lost_claims import LostClaim, find_lost_claim, numbers
 from dispatcher.run_state.store import Transaction
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -21,10 +25,12 @@ _NAMELESS_S: Final = 30.0
 _NAMED: Final = 3
 # The number of blocked jobs in the pod's file, for which `status` shows the reason.
 _PUBLISHED: Final = 100
-# Longer names are not attempt numbers.
-_DIGITS: Final = 9
 # Errors caused by the job's own directory (a file in its place, its permissions). All others stop every claim.
 _OF_ONE_JOB: Final = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EMLINK})
+
+
+# The number of a new attempt and its directory, or an attempt that has begun already; None: the job is blocked.
+Passed = tuple[int, AttemptPaths] | LostClaim | None
 
 
 class Fence:
@@ -47,12 +53,14 @@ class Fence:
         self._clock = clock
         self._nameless: dict[tuple[str, int], float] = {}
 
-    def pass_through(self, tx: Transaction, job: str, attempt: int) -> tuple[int, AttemptPaths] | None:
-        """Create the directory of `attempt`, or of the first number beyond all existing ones; None if blocked.
+    def pass_through(self, tx: Transaction, job: str, attempt: int) -> Passed:
+        """Create the directory of `attempt`, or of the first number beyond all existing ones.
 
-        Directories that are not in the journal belong to pods that died between mkdir and the journal's sync, or to
-        deleted records. One that was created by a live pod blocks the job.
+        Where the job's newest attempt that is not in the journal has begun, no directory is created: its claim was
+        lost. Others belong to pods that died between mkdir and the journal's sync, or to deleted records. One that was
+        created by a live pod blocks the job.
         """
+        made: Passed
         try:
             made, why = self._pass(tx, job, attempt)
         except StorageError as error:
@@ -64,6 +72,11 @@ class Fence:
             self._block(job, why)
         else:
             self.unblock(job)
+        if isinstance(made, LostClaim):
+            self._log(
+                f"warning: {made.text()} is not in the journal, which has gone back (a restored copy, a repair). "
+                f"{job} does not run again: this attempt is recorded, and its end decides"
+            )
         return made
 
     def unblock(self, job: str) -> None:
@@ -82,11 +95,16 @@ class Fence:
         more = len(self.blocked) - len(shown)
         return [*shown, f"{more} more jobs cannot be claimed for similar reasons"] if more else shown
 
-    def _pass(self, tx: Transaction, job: str, attempt: int) -> tuple[tuple[int, AttemptPaths] | None, str]:
+    def _pass(self, tx: Transaction, job: str, attempt: int) -> tuple[Passed, str]:
         paths = tx.make_attempt(job, attempt)
         if paths is not None:
             return (attempt, paths), ""
-        newest = max((attempt, *self._numbers(job)))
+        lost = find_lost_claim(self._layout, job, attempt - 1)
+        if lost is not None and lost.runs and lost.pod is not None and self._is_another(lost.pod):
+            return None, self._made_by_another(lost.paths, f"pod {lost.pod}", f"{lost.text()}: that pod")
+        if lost is not None:
+            return lost, ""
+        newest = max((attempt, *numbers(self._layout, job)))
         for number in sorted({attempt, newest}):
             why = self._why_in_use(job, number)
             if why:
@@ -96,31 +114,27 @@ class Fence:
             return None, self._made_by_another(self._layout.attempt(job, newest + 1), "another dispatcher")
         return (newest + 1, paths), ""
 
-    def _numbers(self, job: str) -> list[int]:
-        """The numbers of all attempts that have a directory."""
-        directory = self._layout.job_dir(job)
-        with files.storing("looking for attempts in", directory):
-            files.refresh_names(directory)
-            names = os.listdir(directory)
-        return [int(name) for name in names if name.isascii() and name.isdigit() and len(name) <= _DIGITS]
-
     def _why_in_use(self, job: str, number: int) -> str:
-        """Why this attempt, which is not in the journal, blocks the job; empty when it is over."""
+        """Why this attempt, which is not in the journal and has not begun, blocks the job; empty when it does not."""
         paths = self._layout.attempt(job, number)
-        if paths.exit.exists() or paths.superseded.exists():
+        if not paths.directory.exists() or paths.superseded.exists():
             return ""
         name, _, _ = (files.read_fresh_small(paths.claimant) or b"").decode(errors="replace").partition("\n")
         if name:
-            # This pod holds the lock of its name, so an earlier claimant of the same name is dead.
-            return self._made_by_another(paths, f"pod {name}") if name != self._me and self._is_alive(name) else ""
+            return self._made_by_another(paths, f"pod {name}") if self._is_another(name) else ""
         first_seen_s = self._nameless.setdefault((job, number), self._clock())
         if self._clock() - first_seen_s > _NAMELESS_S:
             return ""
         return f"{paths.directory}: it names no claimant yet; it is ignored if that lasts {_NAMELESS_S:.0f} s"
 
-    def _made_by_another(self, paths: AttemptPaths, who: str) -> str:
+    def _is_another(self, name: str) -> bool:
+        """Whether that is a live pod and not this one, which holds the lock of its name: its namesakes are dead."""
+        return name != self._me and self._is_alive(name)
+
+    def _made_by_another(self, paths: AttemptPaths, who: str, what: str = "") -> str:
         mount = mount_of(paths.directory)
-        what = f"{paths.directory}: created by {who}, which is running, but the attempt is not in the journal"
+        what = what or f"{paths.directory}: created by {who}, which"
+        what += " is running, but the attempt is not in the journal"
         if mount.is_network:
             return f"{what}. {mount} may show this host an old journal. Fix: {mount.cure}"
         return f"{what}. If this persists, restart {who} or move the directory away"

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from dispatcher.base import files
-from dispatcher.matrix.entry import Entry, read_entry
+from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.limits import Group, Limits
+from dispatcher.outlets.lost_claims import entry_of
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.workspace import Layout
 
@@ -115,11 +113,7 @@ class AttemptEntries:
 
     def load(self, layout: Layout, job: str, number: int) -> None:
         """Read what an attempt runs with, if that is written already."""
-        try:
-            document = msgspec.json.decode(files.read_at_once(layout.attempt(job, number).entry), type=dict[str, Any])
-        except (OSError, ValueError, RecursionError):
-            return
-        entry, _ = read_entry(document, 0)
+        entry = entry_of(layout.attempt(job, number))
         if entry is not None:
             self.read[job] = number, entry
 

@@ -27,7 +27,7 @@ from dispatcher.pod.offers import offers_of_others, published
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.queue_limits import QueueLimits
-from dispatcher.pod.recording import Recorder, is_current
+from dispatcher.pod.recording import Recorder, is_current, is_forgotten
 from dispatcher.pod.recover import Found, Recovery
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 from dispatcher.pod.script_lock import ScriptLock
@@ -415,6 +415,10 @@ class Reconciler:
             self._copies.roll_back()
             self._backlog.sync()
             raise
+        if self._claimer.found:
+            # Those of this pod's name hold slots.
+            self._backlog.sync()
+            self._backlog.adopt({job for job, lost in self._claimer.found.items() if lost.runs})
         if adding:
             self._adding.commit()
         self._tally.add(tx.lines)
@@ -446,7 +450,11 @@ class Reconciler:
                 continue
             job, number = attempt.key.job_id, attempt.key.number
             record = self._store.records.get(job)
-            if not is_current(record, number) or (poll_is_due and files.is_there(attempt.paths.superseded)):
+            if record is None or is_forgotten(record, number):
+                # The journal has gone back: nobody has taken the job over. With its record comes its claim.
+                if record is not None:
+                    attempt.mark_forgotten()
+            elif not is_current(record, number) or (poll_is_due and files.is_there(attempt.paths.superseded)):
                 by_whom = "is superseded" if is_current(record, number) else "was taken over by another pod"
                 self._log(f"{job} (attempt {number}) {by_whom}: killing it")
                 self._attempts.kill(attempt)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -13,13 +13,15 @@ from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
+from dispatcher.outlets.lost_claims import LostClaim, lost_claim
 from dispatcher.pod import outcome
 from dispatcher.pod.breaker import Breaker
 from dispatcher.pod.outcome import Policy
-from dispatcher.pod.placements import begun_change
+from dispatcher.pod.placements import begun_change, gpu_field
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
+from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Blame, Event, Paused, Unpaused
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.pauses import Pause, gpu_scope, host_scope, pause_of_method, unpause_command
@@ -33,6 +35,38 @@ _LOGGED: Final[Mapping[Event, str]] = {Event.AUTO_REQUEUED: "requeued", Event.RE
 def is_current(record: Record | None, number: int) -> bool:
     """Whether attempt `number` is the one that the record has in flight."""
     return record is not None and record.state in IN_FLIGHT and record.attempt == number
+
+
+def is_forgotten(record: Record | None, number: int) -> bool:
+    """Whether the journal has gone back behind the claim of attempt `number`; what a person asks for since is done."""
+    return record is not None and record.attempt < number and record.state not in (State.HELD, State.ABANDONED)
+
+
+def claim_again(tx: Transaction, lost: LostClaim, gpus: Sequence[int] = ()) -> None:
+    """Record the claim of an attempt that has begun, as its directory tells it; its end is recorded as of any other."""
+    record = tx.record(lost.job)
+    if record is not None and record.state is not State.QUEUED:
+        tx.change(lost.job, Event.REQUEUED, FRESH_START | Change(state=State.QUEUED))
+    change = Change(
+        state=State.RUNNING if lost.outlet is None else State.SUBMITTED,
+        pod=lost.pod,
+        pid=lost.pid,
+        gpu=gpu_field(gpus),
+        started_at=None if lost.started_s is None else now_text(lost.started_s),
+        attempt=lost.number,
+        ran_with=None if lost.entry is None else lost.entry.digest(),
+        user=None if lost.entry is None else lost.entry.user,
+        host=lost.host,
+        outlet=lost.outlet or DEFAULT,
+        handle=None,
+        finished_at=None,
+        exit_code=None,
+        reason=None,
+        error=None,
+        retry_at=None,
+        desired=None,
+    )
+    tx.change(lost.job, Event.CLAIMED, change)
 
 
 class Recorder:
@@ -63,8 +97,14 @@ class Recorder:
 
     def placement(self, tx: Transaction, attempt: RunningAttempt) -> None:
         """Record where an attempt runs, and that it has begun, as far as its record does not have it yet."""
-        record = tx.record(attempt.key.job_id)
-        if attempt.is_recorded or record is None or not is_current(record, attempt.key.number):
+        if attempt.is_recorded:
+            return
+        job, number = attempt.key.job_id, attempt.key.number
+        record = tx.record(job)
+        if is_forgotten(record, number):
+            claim_again(tx, lost_claim(self._config.layout, job, number), attempt.slot.gpus)
+            record = tx.record(job)
+        if record is None or not is_current(record, number):
             return
         _place(tx, attempt.key.job_id, record, attempt.placement or Placement(), has_begun=attempt.has_begun)
 
@@ -75,6 +115,9 @@ class Recorder:
         """
         job, number = key.job_id, key.number
         record = tx.record(job)
+        if is_forgotten(record, number):
+            claim_again(tx, lost_claim(self._config.layout, job, number))
+            record = tx.record(job)
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is no longer the current attempt: not recorded"
         entry = self._entries().get(job)

@@ -55,7 +55,8 @@ class RunningAttempt:
         self.is_stopping = False
         self.released = False
         self.claimed_s = time.monotonic()
-        self._recorded: tuple[Placement | None, bool] = (None, False)
+        # What the journal has of it; None when it has lost the claim.
+        self._recorded: tuple[Placement | None, bool] | None = (None, False)
 
     @property
     def is_recorded(self) -> bool:
@@ -70,6 +71,10 @@ class RunningAttempt:
 
     def mark_recorded(self) -> None:
         self._recorded = (self.placement, self.has_begun)
+
+    def mark_forgotten(self) -> None:
+        """The journal has gone back: it does not have the claim any more."""
+        self._recorded = None
 
     def take_in(self, report: Report) -> None:
         """What its outlet knows by now."""

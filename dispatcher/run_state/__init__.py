@@ -89,7 +89,8 @@ under a number that was never used.
 
 Repair (repair). A journal that is shorter than its head, damaged in the middle or overwritten stops all dispatchers
 until `dispatcher doctor --repair` begins a new generation from the lines that can be read and the newer records of the
-status file. The damaged file is kept in rejected/, and `seq` never goes back.
+status file. The damaged file is kept in rejected/, and `seq` never goes back. Claims may be missing then, as in a
+restored copy: pods find their attempts by the directories (outlets/lost_claims).
 
 Locks (lock, turn, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the journal
 names; a dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not exclude

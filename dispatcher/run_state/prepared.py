@@ -12,7 +12,7 @@ from typing import Final
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import StorageError
-from dispatcher.workspace import Layout
+from dispatcher.workspace import Layout, attempt_numbers
 
 # How many files wait at most: more claims than that in one transaction are rare.
 _MOST: Final = 16
@@ -28,8 +28,9 @@ class PreparedClaims:
         self._layout = layout
         self._claimant = claimant
         self._network = network
-        # The jobs of the last call: their folders are there.
+        # The jobs of the last call: their folders are there. `_new`: those of them that had no attempt then.
         self._jobs: frozenset[str] = frozenset()
+        self._new: set[str] = set()
         self._ready: list[str] = []
         # How many are written the next time: twice as many each time that they have been used up. With the next sync, a
         # local disk writes the metadata of several new files as fast as that of one.
@@ -44,6 +45,7 @@ class PreparedClaims:
         """
         with contextlib.suppress(OSError, StorageError), files.shared_umask(self._layout.root):
             before, self._jobs = self._jobs, frozenset(jobs)
+            self._new &= self._jobs
             for job in self._jobs - before:
                 self._make_folder(job)
             if self._can_move and len(self._ready) < min(count, _MOST):
@@ -54,11 +56,20 @@ class PreparedClaims:
         # Most jobs are claimed for the first time; the layout keeps these paths, too.
         claimant = os.fspath(self._layout.attempt(job, 1).claimant)
         folder = os.path.dirname(os.path.dirname(claimant))
-        with contextlib.suppress(FileExistsError):
+        try:
             os.mkdir(folder)
+            has_attempts = False
+        except FileExistsError:
+            has_attempts = bool(attempt_numbers(os.listdir(folder)))
+        if not has_attempts:
+            self._new.add(job)
         if self._network:
             # The server is asked now, and not under the lock, whether this user may write there.
             os.access(folder, os.W_OK | os.X_OK)
+
+    def is_new(self, job: str) -> bool:
+        """Whether the job had no attempt when this process last looked, shortly ago."""
+        return job in self._new
 
     def write_claimant(self, path: Path) -> None:
         """Under the lock: the claimant's file in the directory of a new attempt, which has no other file yet."""

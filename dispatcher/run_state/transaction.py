@@ -15,7 +15,7 @@ from dispatcher.run_state.journal import Line
 from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.states import DEFAULTS, FIELD_NAMES, Record, check_transition, parse_state
 from dispatcher.run_state.studies import STUDY_EVENTS, Study, study_of
-from dispatcher.workspace import AttemptPaths, Layout
+from dispatcher.workspace import AttemptPaths, Layout, attempt_numbers
 
 
 class Transaction:
@@ -71,7 +71,16 @@ class Transaction:
         self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=carried))
 
     def delete(self, job: str) -> None:
-        """Remove a record for good; its history stays in the journal."""
+        """Remove the record of a job that is not in flight for good; its history stays in the journal.
+
+        Its last attempt is marked as superseded: one that no record knows would else be taken for one whose claim the
+        journal has lost.
+        """
+        record = self.record(job)
+        if record is not None and record.attempt > 0:
+            paths = self._layout.attempt(job, record.attempt)
+            with files.storing("marking as superseded", paths.directory), contextlib.suppress(FileNotFoundError):
+                files.write_new(paths.superseded, f"the record was deleted by {self._by}\n".encode())
         self.change(job, Event.DELETED, Change())
 
     def note(self, note: Note, *, job: str | None = None, by: str | None = None) -> None:
@@ -80,11 +89,14 @@ class Transaction:
         self._add(Line(seq=seq, at=self.at, by=by or self._by, event=note.event, job=job, data=note.as_json()))
 
     def make_attempt(self, job: str, attempt: int) -> AttemptPaths | None:
-        """Create the directory of a new attempt: the second fence of a claim. None when it exists already."""
+        """Create the directory of a new attempt: the second fence of a claim. None when it or a later one exists.
+
+        Nothing is listed for the first attempt of a job, as most are.
+        """
         paths = self._layout.attempt(job, attempt)
         directory = os.fspath(paths.directory)
         with files.storing("creating the attempt's directory", paths.directory):
-            if not _make_attempts_directory(directory):
+            if not _make_attempts_directory(directory, is_first=attempt == 1 and self._prepared.is_new(job)):
                 return None
             self._directories.append(paths)
             self._prepared.write_claimant(paths.claimant)
@@ -131,21 +143,24 @@ class Transaction:
         self.lines.append(line)
 
 
-def _make_attempts_directory(directory: str) -> bool:
-    """Create the directory of an attempt, and that of its job if need be; False when it exists already."""
-    with contextlib.suppress(FileNotFoundError):
-        return _is_made(directory)
-    # It is the first one and was not prepared, or old attempts were removed, and the folder of their job with them.
-    os.makedirs(os.path.dirname(directory), exist_ok=True)
-    return _is_made(directory)
+def _make_attempts_directory(directory: str, *, is_first: bool) -> bool:
+    """Create the directory of an attempt, and that of its job if need be; False when it or a later one exists.
 
-
-def _is_made(directory: str) -> bool:
+    `is_first`: there is no other one.
+    """
+    folder, name = os.path.split(directory)
     try:
         os.mkdir(directory)
     except FileExistsError:
         return False
-    return True
+    except FileNotFoundError:
+        # It is the first one and was not prepared, or old attempts were removed, and the folder of their job with them.
+        os.makedirs(folder, exist_ok=True)
+        return _make_attempts_directory(directory, is_first=True)
+    if is_first or attempt_numbers(os.listdir(folder))[0] <= int(name):
+        return True
+    os.rmdir(directory)
+    return False
 
 
 def _check_vocabulary(event: Event, change: Change, extra: Mapping[str, Any] | None) -> None:

@@ -7,7 +7,8 @@ file: another descriptor of the same process is refused, and closing an unrelate
 
 All functions take the descriptor of an open file. A lock is released when the last duplicate of the descriptor is
 closed, those that children have inherited included. A lock that is held through another open file is a return value.
-Every other failure is an OSError with the kernel's errno; CANNOT_LOCK lists those with which locks do not work here.
+Every other failure is an OSError with the kernel's errno; CANNOT_LOCK lists those with which locks may not work here.
+A file server in trouble gives some of them too, so they are no proof: see `flock_fault`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import fcntl
 import functools
 import os
 import struct
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,7 +27,11 @@ if TYPE_CHECKING:
     from portalocker.portalocker import FlockLocker
 
 CANNOT_LOCK: Final = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL})
+# Those of them that come and go with the state of a file server.
+PASSING_ERRORS: Final = frozenset({errno.ENOLCK, errno.EIO})
 _BUSY: Final = frozenset({errno.EAGAIN, errno.EACCES})
+# Pauses between the tries of `flock_fault`.
+_PROOF_PAUSES_S: Final = (0.0, 0.1, 0.4, 1.5)
 
 
 def try_flock(fd: int) -> bool:
@@ -73,6 +79,35 @@ def is_flocked(fd: int) -> bool:
             return True
         raise
     return False
+
+
+def flock_fault(path: Path) -> str:
+    """Why flock does not exclude on the filesystem of `path`, a new file that is removed again; empty when it does.
+
+    It is tried for two seconds, and must fail each time. Errors other than those of CANNOT_LOCK are raised.
+    """
+    fault = ""
+    with open(path, "xb"):
+        try:
+            for pause_s in _PROOF_PAUSES_S:
+                time.sleep(pause_s)
+                fault = _fault_of(path)
+                if not fault:
+                    break
+        finally:
+            path.unlink()
+    return fault
+
+
+def _fault_of(path: Path) -> str:
+    with open(path, "rb+") as first, open(path, "rb+") as second:
+        try:
+            excludes = try_flock(first.fileno()) and not try_flock(second.fileno())
+        except OSError as error:
+            if error.errno not in CANNOT_LOCK:
+                raise
+            return f"flock fails with {errno.errorcode.get(error.errno, error.errno)} ({error.strerror})"
+    return "" if excludes else "flock does not exclude"
 
 
 def flock_holder(fd: int) -> int | None:

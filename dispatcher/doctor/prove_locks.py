@@ -3,6 +3,9 @@
 A starting dispatcher tries to take the liveness locks of the other pods. If it gets one, that pod is dead or locks do
 not exclude here; in the second case the heartbeat of the pod continues to rise. Every dispatcher publishes a heartbeat
 of its own before it does this, so of two that start together at least one sees the other.
+
+A workspace changes its kind of lock for good, so only a heartbeat that rises here, twice, is proof. In a copy of a
+workspace (`cp -a`), the pods of the original have files with pids that live, and their locks are free.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from dispatcher.workspace import Layout
 _FOLLOW_S: Final = 90.0
 _LOOK_S: Final = 0.1
 _LOOK_AT_ALL_S: Final = 0.2
+# How often a heartbeat must have risen while the lock was free.
+_PROOFS: Final = 2
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -53,37 +58,32 @@ def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], log: Cal
             continue
         if liveness.is_held(layout.pod_lock(info.pod)) is False:
             watching[info.pod] = info
-    # Their processes are alive on this host: no heartbeat is needed.
-    unprotected = [pod for pod, info in watching.items() if info.same_host()]
-    if watching and not unprotected:
+    unprotected: list[str] = []
+    if watching:
         log(f"checking whether pod {', '.join(watching)} is alive (its lock is free, but it has not ended cleanly) ...")
     watch = liveness.Watch()
     delay_s = heartbeat_delay_s(mount)
-    start_s = time.monotonic()
+    risen = dict.fromkeys(watching, 0)
     while watching and not unprotected:
         for pod, first in list(watching.items()):
-            verdict = _is_alive_without_lock(layout, pod, watch)
-            if verdict:
-                unprotected.append(pod)
-            elif (
-                verdict is False
-                or time.monotonic() - start_s > liveness.MISSED_HEARTBEATS * first.heartbeat_s + delay_s
-            ):
+            now = liveness.read_pod(layout, pod)
+            if now is None or now.phase == "ended":
+                del watching[pod]
+                continue
+            still_s = watch.unchanged_s(pod, (now.pid, now.heartbeat))
+            if (now.pid, now.heartbeat) != (first.pid, first.heartbeat):
+                watching[pod] = now
+                risen[pod] += 1
+                # Before each heartbeat a dispatcher takes its lock again that a restarted file server has forgotten.
+                if liveness.is_held(layout.pod_lock(pod)) is not False:
+                    del watching[pod]
+                elif risen[pod] >= _PROOFS:
+                    unprotected.append(pod)
+            elif still_s > liveness.MISSED_HEARTBEATS * first.heartbeat_s + delay_s:
                 del watching[pod]
         beat()
         time.sleep(_LOOK_S)
     return Proof(tuple(unprotected), mount)
-
-
-def _is_alive_without_lock(layout: Layout, pod: str, watch: liveness.Watch) -> bool | None:
-    """Whether a heartbeat of the pod was seen and its lock is still free; None while no heartbeat was seen."""
-    info = liveness.read_pod(layout, pod)
-    if info is None or info.phase == "ended":
-        return False
-    if not watch.observe(pod, (info.pid, info.heartbeat)).rose:
-        return None
-    # Before each heartbeat a dispatcher takes its lock again that a restarted file server has forgotten.
-    return not liveness.is_held(layout.pod_lock(pod))
 
 
 def refuse_sshfs(mount: Mount, why: str) -> None:

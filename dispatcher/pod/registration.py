@@ -6,22 +6,26 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from dispatcher.base import files, host
-from dispatcher.base.kernel_locks import CANNOT_LOCK
+from dispatcher.base.kernel_locks import CANNOT_LOCK, flock_fault
 from dispatcher.base.mounts import mount_of
 from dispatcher.base.times import Clock
 from dispatcher.base.users import user_name
 from dispatcher.config import LockKind
-from dispatcher.errors import PodError
+from dispatcher.errors import PodError, StorageError
 from dispatcher.outlets.kinds import kind_of
 from dispatcher.run_state import journal, liveness
 from dispatcher.run_state.heartbeat import heartbeat_rises
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.workspace import Layout
+
+# How often the lock of the name is tried that fails although others work.
+_TRIES: Final = 3
 
 
 class NameTakenError(PodError):
@@ -62,23 +66,39 @@ class Registration:
         Raises PodError when a dispatcher of that name is running. Without usable locks, `refuse_if_alive` decides.
         """
         path = self._layout.pod_lock(self.info.pod)
-        with files.shared_umask(self._layout.root):
+        with files.shared_umask(self._layout.root), files.storing("taking the name of the pod with", path):
             os.makedirs(path.parent, exist_ok=True)
-            try:
-                self.fd = liveness.take_patiently(path)
-                if self.fd is None:
-                    raise PodError(self._taken())
-                # If a second descriptor gets the lock as well, it does not exclude anything.
-                second = liveness.take(path)
-            except OSError as error:
-                if error.errno not in CANNOT_LOCK:
-                    raise files.storage_error(error, "taking the name of the pod with", path) from error
-                return f"flock fails with {files.error_name(error)} ({error.strerror}) on {mount_of(path.parent)}"
-        if second is not None:
-            os.close(second)
-            return f"flock does not exclude on {mount_of(path.parent)}"
-        self._locks_work = True
-        return None
+            for _ in range(_TRIES):
+                fault = self._try_to_take(path)
+                if not fault:
+                    self._locks_work = True
+                    return None
+                # A workspace changes its kind of lock for good, so one error of a file server is not enough.
+                proof = flock_fault(files.temporary_name(path))
+                if proof:
+                    return f"{proof} on {mount_of(path.parent)}"
+        raise StorageError(f"{path}: {fault}, although flock works on other files there: try again")
+
+    def _try_to_take(self, path: Path) -> str:
+        """Take the lock; why it cannot be used, empty when it can. Raises PodError when another process has it."""
+        try:
+            self.fd = liveness.take_patiently(path)
+            if self.fd is None:
+                raise PodError(self._taken())
+            # If a second descriptor gets the lock as well, it does not exclude anything.
+            second = liveness.take(path)
+        except OSError as error:
+            if error.errno not in CANNOT_LOCK:
+                raise
+            second, fault = None, f"flock fails with {files.error_name(error)} ({error.strerror})"
+        else:
+            if second is None:
+                return ""
+            fault = "flock does not exclude"
+        for fd in filter(None, (self.fd, second)):
+            os.close(fd)
+        self.fd = None
+        return fault
 
     def _taken(self) -> str:
         other = self.previous

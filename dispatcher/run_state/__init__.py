@@ -94,7 +94,7 @@ restored copy: pods find their attempts by the directories (outlets/lost_claims)
 
 Locks (lock, turn, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the journal
 names; a dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not exclude
-here: a dispatcher that finds this out creates it by taking the hard-link lock, and the others, which look for it each
+here: a dispatcher that has proved this twice creates it by taking the hard-link lock, and the others, which look for it each
 time that they have taken another lock, follow. A lock file that was removed while it was open is opened again. The
 processes of one host take turns in trying it.
 

@@ -20,7 +20,7 @@ import msgspec
 
 from dispatcher.base import files, host
 from dispatcher.base.host import boot_id, host_name
-from dispatcher.base.kernel_locks import CANNOT_LOCK, is_flocked, try_flock
+from dispatcher.base.kernel_locks import CANNOT_LOCK, PASSING_ERRORS, is_flocked, try_flock
 from dispatcher.config import LockKind
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
@@ -31,6 +31,7 @@ MISSED_HEARTBEATS: Final = 3
 _NETWORK_DELAY_S: Final = 4.0
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.05
+_ERROR_TRIES: Final = 3
 
 
 def take(path: Path) -> int | None:
@@ -50,9 +51,19 @@ def take(path: Path) -> int | None:
 
 
 def take_patiently(path: Path) -> int | None:
-    """As `take`, but tries for a second, because a test whether the lock is held takes it for a moment."""
+    """As `take`, but tries for a second, because a test whether the lock is held takes it for a moment.
+
+    An error that a file server may give once is tried again, too.
+    """
+    errors = 0
     for _ in range(_TRIES):
-        fd = take(path)
+        try:
+            fd = take(path)
+        except OSError as error:
+            errors += 1
+            if error.errno not in PASSING_ERRORS or errors == _ERROR_TRIES:
+                raise
+            fd = None
         if fd is not None:
             return fd
         time.sleep(_TRY_AGAIN_S)

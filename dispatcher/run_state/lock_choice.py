@@ -7,11 +7,11 @@ kernel locks do not exclude creates it, and the others look for it each time tha
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.kernel_locks import flock_fault
 from dispatcher.base.mounts import mount_of
 from dispatcher.config import LockKind
 from dispatcher.errors import LockError, LockTimeoutError, LockUnsupportedError
@@ -22,6 +22,8 @@ from dispatcher.run_state.lock import ClaimsLock
 from dispatcher.workspace import Layout
 
 AUTO: Final = "auto"
+# How often the lock is tried that fails although others work.
+_TRIES: Final = 3
 
 
 def choose_lock(layout: Layout, wanted: str, by: str, lost_after_s: float = LOST_AFTER_S) -> ClaimsLock:
@@ -46,11 +48,13 @@ def check_wanted(layout: Layout, wanted: str, used: str) -> None:
 
 def hardlink_is_in_force(layout: Layout, *, network: bool = True) -> bool:
     """Whether a dispatcher has found that kernel locks do not exclude here."""
-    if network:
-        # A network filesystem may go on reporting for half a minute that the file does not exist.
-        with contextlib.suppress(FileNotFoundError):
-            files.refresh_names(layout.run_state)
-    return os.path.exists(layout.hardlink_lock_file)
+    with files.storing("looking for", layout.hardlink_lock_file):
+        if network:
+            # A network filesystem may go on reporting for half a minute that the file does not exist.
+            with contextlib.suppress(FileNotFoundError):
+                files.refresh_names(layout.run_state)
+        # An error is no proof that it does not exist.
+        return files.stat(layout.hardlink_lock_file) is not None
 
 
 def switch_lock_to_hardlink(layout: Layout, old: ClaimsLock, timeout_s: float) -> ClaimsLock:
@@ -87,19 +91,27 @@ def _in_use(layout: Layout) -> str | None:
 
 
 def _first_kind(layout: Layout, by: str) -> str:
-    """flock if it works, else the hard-link lock."""
-    probe = ClaimsLock(layout.lock_file, LockKind.FLOCK, by)
-    try:
-        with files.shared_umask(layout.root):
-            probe.acquire(5.0)
-            probe.release()
-    except LockUnsupportedError:
-        return LockKind.HARDLINK
-    except LockTimeoutError:
-        # It works: another process holds it, or a file server that has just started grants no locks yet.
-        pass
-    finally:
-        probe.close()
+    """flock if it works, else the hard-link lock; raises LockUnsupportedError when it works for other files only."""
+    for last in (*[False] * (_TRIES - 1), True):
+        probe = ClaimsLock(layout.lock_file, LockKind.FLOCK, by)
+        try:
+            with files.shared_umask(layout.root):
+                probe.acquire(5.0)
+                probe.release()
+        except LockUnsupportedError:
+            # The workspace keeps its kind of lock, so one error of a file server is not enough.
+            with files.storing("testing locks in", layout.run_state):
+                if flock_fault(files.temporary_name(layout.lock_file)):
+                    return LockKind.HARDLINK
+            if last:
+                raise
+            continue
+        except LockTimeoutError:
+            # It works: another process holds it, or a file server that has just started grants no locks yet.
+            pass
+        finally:
+            probe.close()
+        break
     return LockKind.FLOCK
 
 

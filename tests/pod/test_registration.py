@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.base import files, kernel_locks
+from dispatcher.errors import StorageError
 from dispatcher.pod.registration import Registration
-from dispatcher.run_state import liveness
+from dispatcher.run_state import liveness, lock
+from dispatcher.run_state.lock_choice import hardlink_is_in_force
+from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
 
@@ -73,3 +77,70 @@ def test_where_locks_do_not_work_none_is_taken(tmp_path: Path) -> None:
     registration._network = True
     registration.keep_lock()
     assert registration.fd is None
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
+def test_one_error_does_not_change_the_kind_of_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A workspace keeps the hard-link lock for ever."""
+    errors = fail_first(monkeypatch, number, times=4)
+    made = Registration(Layout(tmp_path), "pod", 1.0)
+    assert made.take() is None
+    assert not errors
+    assert is_held(made)
+    made.release()
+
+
+def test_an_error_that_stays_changes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel_locks, "_PROOF_PAUSES_S", (0.0, 0.0))
+    fail_first(monkeypatch, errno.EIO, times=1000)
+    made = Registration(Layout(tmp_path), "pod", 1.0)
+    useless = made.take()
+    assert useless is not None and "flock fails with EIO (Input/output error) on " in useless
+    assert os.listdir(made._layout.pods_dir) == ["pod.lock"], "nothing is left of the proof"
+
+
+def test_a_file_that_alone_fails_is_no_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(liveness, "take", fail)
+    with pytest.raises(StorageError, match=r"pod.lock: flock fails with EIO .* works on other files there"):
+        Registration(Layout(tmp_path), "pod", 1.0).take()
+
+
+@pytest.mark.parametrize("times", [1, 1000])
+def test_the_first_lock_of_a_workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    monkeypatch.setattr(kernel_locks, "_PROOF_PAUSES_S", (0.0, 0.0))
+    fail_first(monkeypatch, errno.EIO, times=times)
+    store = Store(Layout(tmp_path), by="pod")
+    assert store.lock_kind == ("flock" if times == 1 else "hardlink")
+    store.close()
+
+
+def test_an_error_does_not_hide_the_hard_link_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one dispatcher would use another lock than the others."""
+    layout = Layout(tmp_path)
+    layout.run_state.mkdir()
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(files, "stat", fail)
+    with pytest.raises(StorageError):
+        hardlink_is_in_force(layout)
+
+
+def fail_first(monkeypatch: pytest.MonkeyPatch, number: int, *, times: int) -> list[OSError]:
+    """Let the kernel's lock fail so often; the errors that are left."""
+    errors, real = [OSError(number, os.strerror(number)) for _ in range(times)], kernel_locks.try_flock
+
+    def try_flock(fd: int) -> bool:
+        if errors:
+            raise errors.pop()
+        return real(fd)
+
+    for module in (kernel_locks, liveness, lock):
+        monkeypatch.setattr(module, "try_flock", try_flock)
+    return errors

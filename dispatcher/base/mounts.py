@@ -41,6 +41,16 @@ class Mount:
         """For how many seconds at most a file may show old content; GlusterFS has several caches of a second each."""
         return 4.0 if self.fstype in ("fuse", "glusterfs") or self.fstype.startswith("fuse.") else 0.0
 
+    @property
+    def delay_s(self) -> float:
+        """How late this host may see a file that another host has replaced, when it opens the directory first.
+
+        Measured: 3 s on NFS, 1 s on GlusterFS, 21 s on sshfs, which stands for what nothing is known of.
+        """
+        if not self.is_network:
+            return 0.0
+        return 4.0 if self.fstype.startswith("nfs") or "gluster" in self.fstype else 25.0
+
     def __str__(self) -> str:
         return f"{self.point} ({self.fstype} from {self.source}, options {self.options})"
 

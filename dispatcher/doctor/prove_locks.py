@@ -21,7 +21,6 @@ from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.config import LockKind
 from dispatcher.errors import LockUnsupportedError
 from dispatcher.run_state import liveness
-from dispatcher.run_state.heartbeat import heartbeat_delay_s
 from dispatcher.run_state.lock_choice import AUTO, locks_refused
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -62,7 +61,6 @@ def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], log: Cal
     if watching:
         log(f"checking whether pod {', '.join(watching)} is alive (its lock is free, but it has not ended cleanly) ...")
     watch = liveness.Watch()
-    delay_s = heartbeat_delay_s(mount)
     risen = dict.fromkeys(watching, 0)
     while watching and not unprotected:
         for pod, first in list(watching.items()):
@@ -79,7 +77,7 @@ def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], log: Cal
                     del watching[pod]
                 elif risen[pod] >= _PROOFS:
                     unprotected.append(pod)
-            elif still_s > liveness.MISSED_HEARTBEATS * first.heartbeat_s + delay_s:
+            elif still_s > liveness.longest_beat_s(first, mount):
                 del watching[pod]
         beat()
         time.sleep(_LOOK_S)
@@ -122,7 +120,6 @@ def wait_until_all_follow(layout: Layout, own_pod: str, beat: Callable[[], None]
     """Wait until every live dispatcher uses the hard-link lock; LockUnsupportedError when one does not."""
     mount = mount_of(layout.run_state)
     watch = liveness.Watch()
-    delay_s = heartbeat_delay_s(mount)
     start_s = time.monotonic()
     while True:
         others = [
@@ -138,8 +135,7 @@ def wait_until_all_follow(layout: Layout, own_pod: str, beat: Callable[[], None]
         alive = [
             info
             for info in others
-            if watch.observe(info.pod, info.heartbeat).rose
-            or waited_s < liveness.MISSED_HEARTBEATS * info.heartbeat_s + delay_s
+            if watch.observe(info.pod, info.heartbeat).rose or waited_s < liveness.longest_beat_s(info, mount)
         ]
         if not alive:
             return

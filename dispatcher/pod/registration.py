@@ -20,8 +20,7 @@ from dispatcher.config import LockKind
 from dispatcher.errors import PodError, StorageError
 from dispatcher.outlets.kinds import kind_of
 from dispatcher.run_state import journal, liveness
-from dispatcher.run_state.heartbeat import heartbeat_rises
-from dispatcher.run_state.liveness import SlotInfo
+from dispatcher.run_state.liveness import SlotInfo, heartbeat_rises
 from dispatcher.workspace import Layout
 
 # How often the lock of the name is tried that fails although others work.

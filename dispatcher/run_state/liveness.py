@@ -21,14 +21,13 @@ import msgspec
 from dispatcher.base import files, host
 from dispatcher.base.host import boot_id, host_name
 from dispatcher.base.kernel_locks import CANNOT_LOCK, PASSING_ERRORS, is_flocked, try_flock
+from dispatcher.base.mounts import Mount, mount_of
 from dispatcher.config import LockKind
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
 
 # A dispatcher that misses so many heartbeats is dead.
-MISSED_HEARTBEATS: Final = 3
-# How late NFS may show a heartbeat.
-_NETWORK_DELAY_S: Final = 4.0
+_MISSED_HEARTBEATS: Final = 3
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.05
 _ERROR_TRIES: Final = 3
@@ -239,11 +238,31 @@ class Watch:
             seen.unchanged_s = 0.0
 
 
-def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: float, *, patient: bool = False) -> bool:
+def longest_beat_s(info: PodInfo, mount: Mount) -> float:
+    """For how long this host may see the same heartbeat of a live dispatcher on this mount: the only answer to that."""
+    return _MISSED_HEARTBEATS * info.heartbeat_s + mount.delay_s
+
+
+def heartbeat_rises(layout: Layout, info: PodInfo, longest_s: float) -> bool:
+    """Wait, at most `longest_s`, for a heartbeat of that pod; whether one was seen."""
+    watch = Watch()
+    end_s = time.monotonic() + min(longest_s, longest_beat_s(info, mount_of(layout.pods_dir)))
+    while time.monotonic() < end_s:
+        now = read_pod(layout, info.pod)
+        if now is not None and watch.observe("pod", (now.pid, now.heartbeat)).rose:
+            return True
+        time.sleep(info.heartbeat_s / 4)
+    return False
+
+
+def pod_is_alive(
+    layout: Layout, info: PodInfo, watch: Watch, lost_after_s: float, *, mount: Mount | None = None
+) -> bool:
     """Whether that dispatcher is alive, as far as this host can know; in doubt it is.
 
-    With `patient`, for callers that act on the answer, a free lock counts only when the heartbeat has stopped, too: a
-    file server takes the locks of a host away that it has not heard from for a while, and the host may come back.
+    With `mount`, that of the run state, for callers that act on the answer: on a network filesystem a free lock counts
+    only when the heartbeat has stopped, too, because a file server takes the locks of a host away that it has not heard
+    from for a while, and the host may come back.
     """
     if info.phase == "ended" or info.process_is_gone():
         return False
@@ -252,8 +271,8 @@ def pod_is_alive(layout: Layout, info: PodInfo, watch: Watch, lost_after_s: floa
     except StorageError:
         held = None
     if held is False and info.lock != LockKind.HARDLINK:
-        if not patient:
+        if mount is None or not mount.is_network:
             return False
-        lost_after_s = min(lost_after_s, MISSED_HEARTBEATS * info.heartbeat_s + _NETWORK_DELAY_S)
+        lost_after_s = min(lost_after_s, longest_beat_s(info, mount))
     # Else the lock is held, maybe only by a file server that still waits for a dead host, or does not work.
     return watch.unchanged_s(f"pod:{info.pod}", (info.pid, info.heartbeat)) < lost_after_s

@@ -92,4 +92,4 @@ class Observer:
     def _lives(self, info: liveness.PodInfo, *, locks: bool = True) -> bool:
         if not (locks and self.trusts_locks):
             info = msgspec.structs.replace(info, lock=LockKind.HARDLINK)
-        return liveness.pod_is_alive(self._layout, info, self._watch, self._lost_after_s, patient=self.is_network)
+        return liveness.pod_is_alive(self._layout, info, self._watch, self._lost_after_s, mount=self._mount)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from dispatcher.base.mounts import mount_of
 from dispatcher.base.times import parse_time
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state import journal
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.liveness import MISSED_HEARTBEATS
+from dispatcher.run_state.liveness import longest_beat_s
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
-# How late a file server may show a heartbeat.
-_DELAY_S: Final = 5.0
 _TAIL: Final = 64 * 1024
 
 
@@ -38,6 +37,7 @@ class Age:
             self._line_s = _last_line_s(layout, store)
         signs = [self._line_s]
         self.is_live = False
+        mount = mount_of(layout.pods_dir)
         for pod in snapshot.pods:
             info = pod.info
             written_s = parse_time(info.heartbeat_at or info.started_at)
@@ -47,8 +47,8 @@ class Age:
                 # A heartbeat that has just been seen to rise is new, whatever the clocks of the hosts say.
                 seen_s = now_s if known is not None else written_s or 0.0
                 known = self._beats[info.pod] = info.heartbeat, seen_s
-            late_s = MISSED_HEARTBEATS * info.heartbeat_s + _DELAY_S
-            self.is_live = self.is_live or (pod.is_alive and abs(now_s - known[1]) <= late_s)
+            is_new = abs(now_s - known[1]) <= longest_beat_s(info, mount)
+            self.is_live = self.is_live or (pod.is_alive and is_new)
         # A clock that is ahead does not make data of tomorrow.
         self.sign_s = max((min(sign, now_s) for sign in signs if sign is not None), default=None)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from clocks import Clock
 
+from dispatcher.base.mounts import Mount
 from dispatcher.run_state import liveness
 from dispatcher.workspace import Layout
 
@@ -32,6 +33,19 @@ def test_time_in_which_nobody_could_look_does_not_count() -> None:
     assert watch.unchanged_s("pod", 1) == 0
 
 
+NFS = Mount("/lab", "nfs4", "server:/lab", "rw")
+
+
+@pytest.mark.parametrize(("fstype", "longest_s"), [("ext4", 3), ("nfs4", 7), ("fuse.glusterfs", 7), ("fuse.sshfs", 28)])
+def test_for_how_long_a_heartbeat_may_be_the_same(elsewhere: liveness.PodInfo, fstype: str, longest_s: float) -> None:
+    assert liveness.longest_beat_s(elsewhere, Mount("/lab", fstype, "server", "rw")) == longest_s
+
+
+def test_on_a_local_disk_a_free_lock_is_enough(layout: Layout, elsewhere: liveness.PodInfo) -> None:
+    local = Mount("/", "ext4", "/dev/sda", "rw")
+    assert not liveness.pod_is_alive(layout, elsewhere, liveness.Watch(Clock()), 600, mount=local)
+
+
 @pytest.fixture
 def elsewhere(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> liveness.PodInfo:
     """A pod of another host that has left its file and a lock that is free."""
@@ -50,14 +64,14 @@ def test_a_free_lock_is_believed_by_the_patient_only_when_the_heartbeat_is_still
     watch = liveness.Watch(clock)
     assert not liveness.pod_is_alive(layout, elsewhere, watch, 600)
     watch = liveness.Watch(clock)
-    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, mount=NFS)
     clock.now_s += 5
     elsewhere.heartbeat += 1
-    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, patient=True), "it goes on rising"
+    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, mount=NFS), "it goes on rising"
     clock.now_s += 5
-    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+    assert liveness.pod_is_alive(layout, elsewhere, watch, 600, mount=NFS)
     clock.now_s += 5
-    assert not liveness.pod_is_alive(layout, elsewhere, watch, 600, patient=True)
+    assert not liveness.pod_is_alive(layout, elsewhere, watch, 600, mount=NFS)
 
 
 def test_without_locks_the_heartbeat_alone_decides(layout: Layout, elsewhere: liveness.PodInfo) -> None:

@@ -10,11 +10,13 @@ from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.pod.claim import Choice, ClaimQueue, alone
 from dispatcher.pod.in_flight import InFlight
 from dispatcher.pod.offers import Offer, offers_of
+from dispatcher.pod.outcome import longest_pause_s
 from dispatcher.pod.waiting import Facts
 from dispatcher.run_state.pauses import Pause
 from dispatcher.run_state.states import Record, State
 
 EARLY, NOW, LATE = "2026-06-17T22:00:00.000Z", "2026-06-17T23:00:00.000Z", "2026-06-18T00:00:00.000Z"
+BACKOFF_S = 30.0
 QUEUED, DONE, RUNNING = Record(state=State.QUEUED), Record(state=State.DONE), Record(state=State.RUNNING)
 
 
@@ -46,6 +48,7 @@ def facts(
         now="",
         request_of=request_of,
         offers=(offer(capacities),),
+        longest_pause_s=lambda _, record: longest_pause_s(record, BACKOFF_S),
         in_flight=in_flight or InFlight(),
     )
 

@@ -20,6 +20,7 @@ from dispatcher.pod.fence import Fence
 from dispatcher.pod.in_flight import AttemptEntries, InFlight
 from dispatcher.pod.offers import Offer, own_offer, request_of
 from dispatcher.pod.options import PodOptions
+from dispatcher.pod.outcome import longest_pause_s
 from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.unmet import UnmetOptions
@@ -278,6 +279,7 @@ class Backlog:
             request_of=self.request_of,
             fault_of=self.startable.fault,
             on_move=self._on_move,
+            longest_pause_s=self._longest_pause_s,
             offers=(self.offer(),),
             wants_copy=self.wants_copy,
             copies=self._copies.there,
@@ -306,6 +308,9 @@ class Backlog:
 
     def _on_move(self, entry: Entry) -> str:
         return self._config.method(entry.method).on_move
+
+    def _longest_pause_s(self, entry: Entry, record: Record) -> float:
+        return longest_pause_s(record, self._config.method(entry.method).backoff_s)
 
     def _pack_of(self, entry: Entry) -> int:
         return self._config.method(entry.method).pack

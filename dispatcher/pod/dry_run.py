@@ -24,6 +24,7 @@ from dispatcher.pod.claim import Choice, ClaimQueue
 from dispatcher.pod.in_flight import AttemptEntries, InFlight
 from dispatcher.pod.offers import offer_of, offers_of, own_offer, request_of
 from dispatcher.pod.options import PodOptions, outlet_context
+from dispatcher.pod.outcome import longest_pause_s
 from dispatcher.pod.recover import orphan_of
 from dispatcher.pod.registration import Registration, refuse_shared_slots
 from dispatcher.pod.startable import Startable
@@ -144,6 +145,7 @@ class _Start:
             now=now_text(time.time()),
             request_of=lambda entry: request_of(self._config, entry),
             on_move=lambda entry: self._config.method(entry.method).on_move,
+            longest_pause_s=lambda entry, record: longest_pause_s(record, self._config.method(entry.method).backoff_s),
             offers=(offer, *self._attempts.offers),
             fault_of=self._startable.fault,
             pauses=self._store.fold.pauses,

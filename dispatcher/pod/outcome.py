@@ -232,6 +232,11 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
     return Event.FAILED, finished | Change(state=State.FAILED, reason=reason)
 
 
+def longest_pause_s(record: Record, backoff_s: float) -> float:
+    """The longest time until `retry_at` that this module sets, of a record with a `backoff`."""
+    return min(backoff_s * 2.0 ** max(0, record.backoff - 1), _LONGEST_BACKOFF_S)
+
+
 def _stopped(desired: State, finished: Change) -> tuple[Event, Change]:
     """What becomes of a job whose attempt was stopped for another state."""
     if desired is State.QUEUED:

@@ -23,7 +23,7 @@ RESTART: Final = "restart"
 # Why the next attempt is tried on another outlet first.
 _LET_DOWN: Final = frozenset({PREEMPTED, QUEUE_LIMIT, CANNOT_START, LOST})
 # Longer than the poll interval of other pods, which look at the queue of jobs then.
-_YIELD_S: Final = 90.0
+YIELD_S: Final = 90.0
 # The parameters that say where the jobs of an entry keep their files.
 _DIRECTORIES: Final = ("checkpoints", "output_dir")
 
@@ -78,4 +78,4 @@ def yields_until(outlets: Sequence[str], record: Record) -> str:
     ended_s = parse_time(record.finished_at)
     if ended_s is None or any(name != record.outlet for name in outlets):
         return ""
-    return now_text(ended_s + _YIELD_S)
+    return now_text(ended_s + YIELD_S)

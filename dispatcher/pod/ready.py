@@ -21,8 +21,9 @@ from dispatcher.matrix.limits import Group
 from dispatcher.matrix.needs import dependents
 from dispatcher.outlets.base import QUEUE_LIMIT, Request
 from dispatcher.pod.needed_copies import NeededCopies
-from dispatcher.pod.placing import home_of, in_order, that_see, yields_until
-from dispatcher.pod.waiting import Facts, retry_due
+from dispatcher.pod.placing import YIELD_S, home_of, in_order, that_see, yields_until
+from dispatcher.pod.waiting import Facts, latest_retry, retry_due
+from dispatcher.run_state.journal import later
 from dispatcher.run_state.states import Record, State
 
 # Outlets, the preferred first, and a request.
@@ -93,7 +94,13 @@ class ReadyJobs:
         # Ready jobs with a checkpoint somewhere, and where the outlets keep theirs.
         self._homed: set[str] = set()
         self._places = places
+        # Jobs that wait for a time, by that time, and those whose time is to be determined at the next look.
         self._retries: list[tuple[str, str]] = []
+        self._to_time: set[str] = set()
+        # What the records of these jobs say, and the latest time that counts by this host's clock.
+        self._latest: dict[str, tuple[str, str]] = {}
+        self._longest_pause_s = facts.longest_pause_s
+        self._now = facts.now
         # Jobs whose choice could not be carried out, and until when they are not chosen again.
         self._postponed: dict[str, str] = {}
 
@@ -245,9 +252,9 @@ class ReadyJobs:
         if not self._is_ready(job, record):
             self._ranks.pop(job, None)
             self._homed.discard(job)
-        elif self._due(job, record):
+        elif self._stated(job, record) or job in self._postponed:
             self._ranks.pop(job, None)
-            heapq.heappush(self._retries, (self._due(job, record), job))
+            self._to_time.add(job)
         else:
             self._push(job, record)
 
@@ -266,6 +273,17 @@ class ReadyJobs:
                 self._show(lane)
 
     def _enqueue_due_retries(self, now: str) -> None:
+        if now < self._now:
+            # This host's clock was set back: what was seen by it does not count.
+            self._latest.clear()
+            self._to_time.update(job for _, job in self._retries)
+            self._retries.clear()
+        self._now = now
+        to_time, self._to_time = self._to_time, set()
+        for job in to_time:
+            record = self._records.get(job)
+            if record is not None and job in self._asked and self._is_ready(job, record):
+                heapq.heappush(self._retries, (self._due(job, record), job))
         while self._retries and self._retries[0][0] <= now:
             due, job = heapq.heappop(self._retries)
             record = self._records.get(job)
@@ -277,8 +295,25 @@ class ReadyJobs:
 
     def _due(self, job: str, record: Record) -> str:
         """The earliest time at which a ready job may be chosen; empty for at once."""
-        yielded = yields_until(self._asked[job][0], record) if record.reason == QUEUE_LIMIT else ""
-        return max(retry_due(record), self._postponed.get(job, ""), yielded)
+        stated = self._stated(job, record)
+        if not stated:
+            self._latest.pop(job, None)
+        elif self._latest.get(job, ("",))[0] != stated:
+            # The clock of the host that has recorded it may be hours ahead.
+            if self._yielded(job, record):
+                latest = later(self._now, YIELD_S)
+            else:
+                latest = latest_retry(self._now, self._entries[job], record, self._longest_pause_s)
+            self._latest[job] = stated, latest
+        due = min(filter(None, self._latest.get(job, ())), default="")
+        return max(due, self._postponed.get(job, ""))
+
+    def _stated(self, job: str, record: Record) -> str:
+        """The earliest time by the record; empty for at once."""
+        return max(retry_due(record), self._yielded(job, record))
+
+    def _yielded(self, job: str, record: Record) -> str:
+        return yields_until(self._asked[job][0], record) if record.reason == QUEUE_LIMIT else ""
 
     def _class(self, job: str, entry: Entry, record: Record) -> ReadyClass:
         """The class of a job; without outlets while it must wait for its checkpoint."""

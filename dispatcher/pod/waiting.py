@@ -17,6 +17,7 @@ dry_run.py; pod/backlog.py gives the queue its settings.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
@@ -29,7 +30,7 @@ from dispatcher.pod.in_flight import InFlight
 from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, SILENT, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
-from dispatcher.run_state.journal import normalized_time
+from dispatcher.run_state.journal import later, normalized_time
 from dispatcher.run_state.pauses import Pause, host_scope, pause_of_host, pause_of_method
 from dispatcher.run_state.states import Record, State
 
@@ -50,6 +51,11 @@ def no_fault(_: Entry) -> str:
 def no_copy(_: Entry) -> bool:
     """No entry runs a copy of the code."""
     return False
+
+
+def no_limit(_: Entry, __: Record) -> float:
+    """Nothing is known of pauses."""
+    return math.inf
 
 
 def as_written(time: str | None) -> str:
@@ -84,7 +90,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     becomes of it where its checkpoint is not seen; `unknown_job` is the reason of jobs without an entry, `clock` writes
     the times of reasons. `wants_copy`: whether attempts of an entry run a copy of the code; `copies` are those that are
     there, for the queue alone. `in_flight` are the attempts that count in limits; the queue counts what it chooses
-    there. `obstacle` is why no pod can record a claim.
+    there. `longest_pause_s` is the longest automatic pause before the next attempt. `obstacle` is why no pod can record
+    a claim.
     """
 
     records: Mapping[str, Record]
@@ -101,13 +108,26 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     clock: Callable[[str | None], str] = as_written
     wants_copy: Callable[[Entry], bool] = no_copy
     copies: Collection[str] = ()
+    longest_pause_s: Callable[[Entry, Record], float] = no_limit
     obstacle: str = ""
     in_flight: InFlight = InFlight()
 
 
 def retry_due(record: Record) -> str:
-    """When the job may be tried again, as a journal time; empty (at once) where the record has none or no valid one."""
+    """When the job may be tried again, as a journal time; empty (at once) where the record has none or no valid one.
+
+    By the clock of the host that has recorded it: see `latest_retry`.
+    """
     return normalized_time(record.retry_at) or ""
+
+
+def latest_retry(now: str, entry: Entry, record: Record, longest_pause_s: Callable[[Entry, Record], float]) -> str:
+    """The latest time to try a job again that was seen at `now` to wait, whatever clock its `retry_at` is by.
+
+    Empty where a person has set the time: those who do so mean it.
+    """
+    pause_s = longest_pause_s(entry, record) if record.backoff else math.inf
+    return "" if pause_s == math.inf else later(now, pause_s)
 
 
 class Waiting:
@@ -187,7 +207,8 @@ class Waiting:
             why = f"{'' if pause.values else 'method '}{pause.scope} is paused: {pause.why}"
             return Reason(why, needs_person=True, root=why)
         if retry_due(record) > facts.now:
-            due = self._facts.clock(record.retry_at)
+            latest = latest_retry(facts.now, entry, record, facts.longest_pause_s)
+            due = self._facts.clock(min(retry_due(record), latest) if latest else record.retry_at)
             after = f" after {record.reason}" if record.reason else ""
             error = f": {record.error}" if record.error else ""
             text = f"waits for a retry until {due}{after}{error}"

@@ -18,7 +18,7 @@ from dispatcher.matrix.limits import Limits
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
-from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_copy, no_fault
+from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_copy, no_fault, no_limit
 from dispatcher.report.ran import LAST_COUNTS, RanWith, last_counts, may_differ
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Refusal
@@ -94,6 +94,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     request_of: what an attempt of an entry asks for.
     fault_of: why no pod could start an entry; empty when it can be started.
     on_move: what becomes of an entry where its checkpoint is not seen.
+    longest_pause_s: the longest automatic pause before the next attempt.
     wants_copy: whether attempts of an entry run a copy of the code.
     limits: how many attempts of which jobs may be in flight at once.
     ran: what attempts ran with.
@@ -124,6 +125,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     request_of: Callable[[Entry], Request] = _stated_request
     fault_of: Callable[[Entry], str] = no_fault
     on_move: Callable[[Entry], str] = stays
+    longest_pause_s: Callable[[Entry, Record], float] = no_limit
     wants_copy: Callable[[Entry], bool] = no_copy
     limits: Limits = Limits()
     ran: RanWith | None = None

@@ -20,6 +20,7 @@ from dispatcher.matrix.limits import Limits
 from dispatcher.matrix.manifest import no_manifest_text
 from dispatcher.matrix.submitted import Listed, SubmittedJobs
 from dispatcher.pod.offers import Offer, offer_of, request_of
+from dispatcher.pod.outcome import longest_pause_s
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.provenance.read import read_provenance
 from dispatcher.report import attempts
@@ -109,6 +110,7 @@ class SnapshotReader:
             ran=self._ran,
             request_of=lambda entry: request_of(self._config, entry),
             on_move=lambda entry: self._config.method(entry.method).on_move,
+            longest_pause_s=lambda entry, record: longest_pause_s(record, self._config.method(entry.method).backoff_s),
             wants_copy=lambda entry: self._config.wants_copy(entry.method, entry.snapshot),
             fault_of=self._fault_of,
             limits=self._limits,

@@ -42,6 +42,7 @@ def reasons(snapshot: Snapshot, counted: InFlight | None = None) -> Waiting:
             request_of=snapshot.request_of,
             fault_of=snapshot.fault_of,
             on_move=snapshot.on_move,
+            longest_pause_s=snapshot.longest_pause_s,
             wants_copy=snapshot.wants_copy,
             offers=snapshot.offers,
             last=snapshot.last_offer,

@@ -296,6 +296,9 @@ def _set_editable(fields: dict[str, Any], changed: Mapping[str, Any]) -> str:
                     f"retry_at {changed[key]!r} is not a time; write one such as 2026-06-17T22:48:00Z, or null for now"
                 )
         fields[key] = value
+    if "retry_at" in changed:
+        # It is meant as it is, while an automatic one cannot be later than the longest pause.
+        fields["backoff"] = None
     if "desired" in changed and changed["desired"] is None:
         fields["desired"] = None
     return ""

@@ -105,6 +105,11 @@ def now_text(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def later(time: str, seconds: float) -> str:
+    """The time so many seconds after another one, as the journal writes both."""
+    return now_text(datetime.fromisoformat(time).timestamp() + seconds)
+
+
 def normalized_time(text: str | None) -> str | None:
     """A time in any zone as the journal writes it, so that texts compare; None when it cannot be parsed."""
     seconds = parse_time(text)

@@ -38,6 +38,31 @@ def test_needs_wait_until_they_are_done_and_again_when_they_are_not() -> None:
     assert names(queue.choose(NOW)) == ["b"]
 
 
+def test_a_retry_by_the_clock_of_a_host_that_is_ahead() -> None:
+    """It waits for the longest pause that its record can mean, from when this pod has seen it first."""
+    queue = queue_of(made(entry("a")), LocalCapacity([], 1))
+    change(queue, "a", Record(state=State.QUEUED, retry_at=LATE, retries=2, backoff=2))
+    assert queue.next_retry(NOW) == "2026-06-17T23:01:00.000Z"
+    assert queue.next_retry("2026-06-17T23:00:59.000Z") == "2026-06-17T23:01:00.000Z"
+    change(queue, "a", Record(state=State.QUEUED, retry_at=LATE, retries=2, backoff=2, priority=3))
+    assert queue.next_retry("2026-06-17T23:00:59.000Z") == "2026-06-17T23:01:00.000Z", "seen once"
+    assert not queue.choose("2026-06-17T23:00:59.000Z")
+    assert queue.choose("2026-06-17T23:01:00.000Z")
+
+
+def test_a_retry_when_the_clock_of_this_host_is_set_back() -> None:
+    queue = queue_of(made(entry("a")), LocalCapacity([], 1))
+    change(queue, "a", Record(state=State.QUEUED, retry_at="2026-06-18T00:00:30.000Z", retries=1, backoff=1))
+    assert queue.next_retry(LATE) == "2026-06-18T00:00:30.000Z"
+    assert queue.next_retry(NOW) == "2026-06-17T23:00:30.000Z"
+
+
+def test_a_time_that_a_person_has_set_is_kept() -> None:
+    queue = queue_of(made(entry("a")), LocalCapacity([], 1))
+    change(queue, "a", Record(state=State.QUEUED, retry_at=LATE, retries=2))
+    assert queue.next_retry(NOW) == LATE
+
+
 @pytest.mark.parametrize("gpus", [0, 8], ids=["this pod's", "another's"])
 def test_a_job_with_the_name_of_one_that_was_deleted_does_not_wait_for_its_needs(gpus: int) -> None:
     old = made(entry("a", needs=("never",), gpus=gpus), entry("never", 1, gpus=8))

@@ -74,8 +74,9 @@ class OldAttempts:
         self.skipped: dict[str, list[str]] = {}
         self._layout = layout
         self._keep = keep
-        self._before_s = (time.time() if now_s is None else now_s) - older_than_s
-        self._silent_before_s = (time.time() if now_s is None else now_s) - SILENT_S
+        now_s = files.server_now_s(layout.run_state) if now_s is None else now_s
+        self._before_s = now_s - older_than_s
+        self._silent_before_s = now_s - SILENT_S
         self._named = named
         # Container engines and jobs may mount something into the directory of an attempt.
         root = os.path.realpath(layout.jobs_dir)

@@ -6,7 +6,6 @@ import contextlib
 import os
 import re
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 import msgspec
 
 from dispatcher import contract
+from dispatcher.base import files
 from dispatcher.base.values import is_name
 from dispatcher.cleaning import tree
 from dispatcher.cleaning.tree import Links, OnError, Size
@@ -58,7 +58,7 @@ class _Copy(msgspec.Struct):
 
 def orphans(layout: Layout, records: Iterable[Record], older_than_s: float, now_s: float | None = None) -> list[Orphan]:
     """The blobs and archives that no attempt and no record refers to. Raises StateError when that cannot be told."""
-    before_s = (time.time() if now_s is None else now_s) - max(older_than_s, YOUNG_S)
+    before_s = (files.server_now_s(layout.run_state) if now_s is None else now_s) - max(older_than_s, YOUNG_S)
     found: list[Orphan] = []
     diffs, packages, code = FOLDERS
     candidates = [*_candidates(layout, diffs, _BLOB, before_s), *_candidates(layout, packages, _BLOB, before_s)]

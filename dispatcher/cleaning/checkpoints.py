@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base import files
 from dispatcher.base.mounts import mount_points
 from dispatcher.checkpoints import reported
 from dispatcher.checkpoints.directory import DirectoryStorage
@@ -79,8 +80,9 @@ class OldCheckpoints:
         self._attempts = attempts
         self._keep = keep
         self._periodic = periodic
-        self._before_s = time.time() - older_than_s
-        self._silent_before_s = time.time() - SILENT_S
+        now_s = files.server_now_s(layout.run_state)
+        self._before_s = now_s - older_than_s
+        self._silent_before_s = now_s - SILENT_S
         self._named = named
         self._mounts = mount_points()
         # Of which job superfluous checkpoints were looked for last, when, and what they are.

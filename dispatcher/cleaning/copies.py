@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Collection, Iterable
 
+from dispatcher.base import files
 from dispatcher.cleaning import tree
 from dispatcher.cleaning.blobs import YOUNG_S, Orphan
 from dispatcher.cleaning.tree import Links, OnError, Size
@@ -18,7 +18,7 @@ from dispatcher.workspace import Layout
 
 def unused(layout: Layout, records: Iterable[Record], older_than_s: float, now_s: float | None = None) -> list[Orphan]:
     """The copies that no record names and no attempt has begun to use for a day, or for longer."""
-    before_s = (time.time() if now_s is None else now_s) - max(older_than_s, YOUNG_S)
+    before_s = (files.server_now_s(layout.run_state) if now_s is None else now_s) - max(older_than_s, YOUNG_S)
     found = copies.unused(layout, copies.labels_in_use(records), before_s)
     return [_orphan(layout, label, about) for label, about in found.items()]
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.errors import UsageError, nearest
 from dispatcher.notify.checks import faults_in, refuse_unusable
@@ -81,4 +82,4 @@ def _silence_s(store: Store) -> float:
         written_s = os.stat(store.layout.journal(store.generation or 0)).st_mtime
     except OSError:
         return 0.0
-    return max(0.0, time.time() - written_s)
+    return max(0.0, files.server_now_s(store.layout.run_state) - written_s)

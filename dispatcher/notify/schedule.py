@@ -1,6 +1,7 @@
 """When a target is told: after a delay that bundles, outside of quiet time, and not too often. Pure; times in seconds.
 
-Times in the journal are of the host that wrote them: one that is in the future counts as now.
+Times in the journal are of the host that wrote them. One that is in the future is of a clock that is ahead, and does
+not count: it would delay notices until that time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 
 from dispatcher.base.times import parse_time
 from dispatcher.notify_config import Quiet, Target
+from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
 from dispatcher.run_state.notices import Notice, Notices, TargetState
 from dispatcher.topics import Topic
 
@@ -44,7 +46,7 @@ def due(notices: Notices, target: Target, zone: tzinfo | None, now_s: float, *, 
     if any(notice.retry_at is None for notice in open_ones):
         return None
     if open_ones:
-        at_s = _past(open_ones[0].retry_at, now_s, ahead=True)
+        at_s = _past(open_ones[0].retry_at, now_s + RETRIES_S[-1]) or now_s
         return _when_allowed(at_s, "the last try failed", target, state, zone, now_s, open_ones[0])
     if not state.pending:
         return None
@@ -57,12 +59,10 @@ def _wanted(state: TargetState, target: Target, now_s: float, *, at_once: bool) 
     for key, cause in state.pending.items():
         first_s = parse_time(cause.first_at) or now_s
         if first_s > now_s:
-            # Of a clock that is ahead: it would never be due.
             first_s = now_s - target.after_s
-        told_at = None if cause.topic in _ALWAYS_NEWS else state.told_at(key)
-        told_s = parse_time(told_at)
+        told_s = None if cause.topic in _ALWAYS_NEWS else _past(state.told_at(key), now_s)
         if told_s is not None and now_s - told_s < HOUR_S:
-            yield max(_past(told_at, now_s) + HOUR_S, first_s + target.after_s), "told within the hour"
+            yield max(told_s + HOUR_S, first_s + target.after_s), "told within the hour"
         else:
             yield first_s + (0.0 if at_once else target.after_s), ""
 
@@ -77,7 +77,7 @@ def _when_allowed(
     notice: Notice | None = None,
 ) -> Due:
     at_s = max(at_s, now_s)
-    last = [_past(at, now_s) for at in state.claimed_at[-target.per_hour :]]
+    last = [past_s for at in state.claimed_at if (past_s := _past(at, now_s)) is not None][-target.per_hour :]
     if len(last) >= target.per_hour and last[0] + HOUR_S > at_s:
         at_s, why = last[0] + HOUR_S, f"{target.per_hour} in the last hour"
     if target.quiet is not None:
@@ -111,9 +111,7 @@ def retry_at_s(tries: int, now_s: float) -> float | None:
     return now_s + RETRIES_S[tries - 1] if tries <= len(RETRIES_S) else None
 
 
-def _past(at: str | None, now_s: float, *, ahead: bool = False) -> float:
-    """A time of the journal, at most now; `ahead`: one that was set for later, at most by the longest wait."""
+def _past(at: str | None, latest_s: float) -> float | None:
+    """A time of the journal, at most this one; None where there is none, or it is much later than it can be."""
     seconds = parse_time(at)
-    if seconds is None:
-        return now_s
-    return min(seconds, now_s + (RETRIES_S[-1] if ahead else 0.0))
+    return None if seconds is None or seconds > latest_s + CLOCKS_DIFFER_S else min(seconds, latest_s)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dispatcher.base.times import parse_time
+from dispatcher.base import files
 from dispatcher.config import Config, LockKind
 from dispatcher.notify import once
 from dispatcher.notify.checks import refuse_unusable
@@ -21,6 +20,7 @@ from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.notices import Notice
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.store import Store
+from dispatcher.workspace import Layout
 
 _LOOK_S: Final = 0.2
 # Clocks of hosts differ by less.
@@ -113,7 +113,8 @@ def tell_once(store: Store, config: Config, stalled: Callable[[], Mapping[str, f
     alive = {info.pod for info in infos if observer.is_alive(info)}
     if observer.is_network:
         # A held lock may be that of a host that is gone.
-        alive -= {info.pod for info in infos if is_silent(info, config.lost_after_s)}
+        now_s = files.server_now_s(layout.pods_dir)
+        alive -= {info.pod for info in infos if is_silent(layout, info, config.lost_after_s, now_s)}
     conditions = Conditions(
         once.settings_of(config).nothing_running_after_s,
         lambda: liveness.read_pods(layout),
@@ -123,13 +124,13 @@ def tell_once(store: Store, config: Config, stalled: Callable[[], Mapping[str, f
     return once.tell(store, config, conditions, at_once=not alive)
 
 
-def is_silent(info: PodInfo, lost_after_s: float) -> bool:
-    """Whether a pod's last heartbeat is so old that clocks of hosts that differ do not explain it.
+def is_silent(layout: Layout, info: PodInfo, lost_after_s: float, now_s: float) -> bool:
+    """Whether a pod's last heartbeat is so old that delays do not explain it; all by the clock of the file server.
 
     A command has no time to see whether a heartbeat rises.
     """
-    beat_s = parse_time(info.heartbeat_at)
-    return beat_s is not None and time.time() - beat_s > max(lost_after_s, _SILENT_S)
+    found = files.stat(layout.pod_file(info.pod))
+    return found is not None and now_s - found.st_mtime > max(lost_after_s, _SILENT_S)
 
 
 def is_dead(info: PodInfo, is_alive: Callable[[PodInfo], bool], me: str = "") -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -10,6 +11,7 @@ from dispatcher.base.messages import first_names
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
+from dispatcher.outlets.base import Key
 from dispatcher.pod.offers import Offer, offers_of_others, request_of
 from dispatcher.pod.placing import home_of
 from dispatcher.pod.running_attempts import RunningAttempt
@@ -27,12 +29,16 @@ class QueueLimits:
         observer: Observer,
         own_offer: Callable[[], Offer],
         free: Callable[[], Iterable[str]],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._me = me
         self._observer = observer
         self._own_offer = own_offer
         self._free = free
+        self._clock = clock
+        # For how long attempts had waited when they were first asked about, and when that was.
+        self._waited: dict[Key, tuple[float, float]] = {}
         # What is over its limit and stays where it is, by outlet.
         self._staying: dict[str, list[str]] = {}
 
@@ -45,6 +51,9 @@ class QueueLimits:
     ) -> list[RunningAttempt]:
         """Those of this pod's attempts that are to be taken back; `now_s` is the time of day."""
         self._staying = {}
+        attempts = list(attempts)
+        keys = {one.key for one in attempts}
+        self._waited = {key: waited for key, waited in self._waited.items() if key in keys}
         found: list[RunningAttempt] = []
         late = [one for one in attempts if self._is_late(one, entries, records, now_s)]
         if not late:
@@ -75,9 +84,16 @@ class QueueLimits:
             return False
         limit_s = entry.queue_limit_s
         limit_s = self._config.method(entry.method).queue_limit_s if limit_s is None else limit_s
-        # Of the record, so that the time goes on when the dispatcher is restarted.
-        since_s = parse_time(record.started_at)
-        return limit_s is not None and since_s is not None and now_s - since_s > limit_s
+        if limit_s is None:
+            return False
+        key = attempt.key
+        if key not in self._waited:
+            # By the record, so that the time goes on when the dispatcher is restarted; from then on no clock that is
+            # set makes it longer.
+            since_s = parse_time(record.started_at) or now_s
+            self._waited[key] = max(0.0, now_s - since_s), self._clock()
+        waited_s, seen_s = self._waited[key]
+        return waited_s + self._clock() - seen_s > limit_s
 
     def _offers(self) -> list[Offer]:
         """What the live pods take; of this one only the outlets with room."""

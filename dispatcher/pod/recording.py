@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base.host import host_name
+from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, Ended, Key, Placement
@@ -24,6 +25,7 @@ from dispatcher.run_state.change import Change
 from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Blame, Event, Paused, Unpaused
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
 from dispatcher.run_state.pauses import Pause, gpu_scope, host_scope, pause_of_method, unpause_command
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store, Transaction
@@ -127,7 +129,12 @@ class Recorder:
         blame = self._blame(event, ended, entry, record)
         # A record that is queued again has no end.
         ended_at = None if change.finished_at else ended.ended_at
-        begun_at = None if _is_local(record) or ended.begun_s is None else now_text(ended.begun_s)
+        begun_at = None if ended.begun_s is None else now_text(ended.begun_s)
+        if _is_local(record):
+            if not _contradicts(ended, record):
+                begun_at = None
+            elif change.finished_at:
+                change |= Change(started_at=begun_at)
         data = msgspec.structs.replace(blame, ended_at=ended_at, last_seen_at=last_seen_at, begun_at=begun_at)
         tx.change(job, event, change, data=data if data != Blame() else None)
         if event is Event.DONE:
@@ -252,6 +259,17 @@ def _parts_of(paused: Paused, method: str, pauses: Mapping[str, Pause]) -> list[
         and scope.partition(":")[0] == method
         and paused.values.items() <= pause.values.items()
     ]
+
+
+def _contradicts(ended: Ended, record: Record) -> bool:
+    """Whether the attempt cannot have begun when its record says so, by how long its wrapper counted.
+
+    That is not by the time of day, which may have been set meanwhile, and may be another one where it was claimed.
+    """
+    started_s = parse_time(record.started_at)
+    if ended.begun_s is None or started_s is None:
+        return False
+    return abs(ended.begun_s - started_s) > CLOCKS_DIFFER_S
 
 
 def _gpu_scope(record: Record) -> str | None:

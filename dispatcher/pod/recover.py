@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.times import parse_time
 from dispatcher.outlets.base import Ended, Key, Orphan, Outlet, Placement, Report
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod import outcome
@@ -20,6 +21,7 @@ from dispatcher.pod.placements import differs, has_run, placement_of
 from dispatcher.pod.unknown import UnknownAttempts
 from dispatcher.run_state.external import Presence, presence
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import AttemptPaths, Layout
@@ -63,10 +65,13 @@ class Recovery:
         self._outlet_of = outlet_of
         self._observer = observer
         self._unknown = UnknownAttempts()
+        # When those that were asked about last began, by the clocks of their pods' hosts.
+        self._begun_at: dict[Key, str | None] = {}
 
     def find(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
         """Those of these attempts in flight, none this dispatcher's own, of which there is something to record."""
         found: list[Found] = []
+        self._begun_at = {}
         records: dict[Key, Record] = {}
         orphans: dict[str, list[Orphan]] = {name: [] for name in self._outlets}
         alive: dict[str, bool] = {}
@@ -83,6 +88,7 @@ class Recovery:
                     name = self._outlet_of(key, record.outlet or DEFAULT)
                     orphans.setdefault(name, []).append(orphan_of(key, record))
                     records[key] = record
+                    self._begun_at[key] = record.started_at
                     continue
             # No outlet can stop it: what a person asked for is carried out when its process is gone.
             if record.desired is not None and presence(record) is not Presence.HERE:
@@ -116,7 +122,7 @@ class Recovery:
         if found.ended is None:
             return found
         paths = self._layout.attempt(found.key.job_id, found.key.number)
-        seen_at = None if found.ended.ended_at else last_sign(paths)
+        seen_at = None if found.ended.ended_at else last_sign(paths, self._begun_at.get(found.key))
         return msgspec.structs.replace(found, ended=outcome.judge(found.ended, paths), last_seen_at=seen_at)
 
     def _is_there(self, key: Key) -> bool:
@@ -143,10 +149,18 @@ def orphan_of(key: Key, record: Record) -> Orphan:
     return Orphan(key=key, pod=record.pod or "", placement=placement_of(record), is_unwanted=is_unwanted)
 
 
-def last_sign(paths: AttemptPaths) -> str | None:
-    """When an attempt last wrote one of its files, as a journal time; None when it has written none."""
+def last_sign(paths: AttemptPaths, begun_at: str | None) -> str | None:
+    """When an attempt last wrote one of its files, as a journal time; None when it has written none.
+
+    The files tell how long it ran, by the clock of the file server; `begun_at`, by the clock of the attempt's host, is
+    what that is counted from.
+    """
     written = []
     for path in (paths.taken, paths.log, paths.progress, paths.checkpoint, paths.result, paths.run):
         with contextlib.suppress(OSError):
             written.append(os.stat(path).st_mtime)
-    return now_text(max(written)) if written else None
+    if not written:
+        return None
+    begun_s, ran_s = parse_time(begun_at), max(written) - min(written)
+    is_one_clock = begun_s is None or abs(min(written) - begun_s) <= CLOCKS_DIFFER_S
+    return now_text(max(written) if is_one_clock or begun_s is None else begun_s + ran_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.reconciler import Reconciler
@@ -39,7 +40,8 @@ class _Running:
         self._running = running
         self.entries = entries
         self.progress: Mapping[str, Progress] = _Reported(layout, running)
-        self.now_s = time.time()
+        # Reports are dated by the file server.
+        self.now_s = files.server_now_s(layout.run_state) if running else time.time()
 
     @property
     def records(self) -> Mapping[str, Record]:

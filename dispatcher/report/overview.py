@@ -28,7 +28,7 @@ from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
 from dispatcher.run_state.pauses import unpause_command
-from dispatcher.run_state.progress import elapsed_s, progress_text, remaining_s
+from dispatcher.run_state.progress import progress_text, remaining_s
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 Row = dict[str, Any]
@@ -95,7 +95,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
     """
     record = snapshot.records[job]
     progress = snapshot.progress.get(job)
-    elapsed = elapsed_s(record, snapshot.now_s)
+    elapsed = snapshot.elapsed_s(record)
     stalled_s = snapshot.stalled.get(job)
     return {
         "job": job,

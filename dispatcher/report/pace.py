@@ -21,7 +21,7 @@ from dispatcher.base.times import parse_time
 from dispatcher.report.limit_bound import limit_bound
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import Wait
-from dispatcher.run_state.progress import elapsed_s, remaining_s
+from dispatcher.run_state.progress import remaining_s
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, State
 
 _HOUR_S: Final = 3600.0
@@ -147,7 +147,7 @@ def _latest(snapshot: Snapshot) -> _Latest:
         if at is None or record.reason == BY_HAND:
             continue
         ended.append(at)
-        elapsed = elapsed_s(record, snapshot.now_s)
+        elapsed = snapshot.elapsed_s(record)
         if elapsed is not None:
             took[_method(snapshot, job)].append(elapsed)
             since_s = min(since_s, at - elapsed)
@@ -258,7 +258,7 @@ def _variance(times: Sequence[float], mean_s: float) -> float | None:
 def _rest_s(snapshot: Snapshot, job: str, mean_s: float | None) -> float | None:
     """The estimated seconds until a job in flight is done: by its progress, else by the mean of its method."""
     record = snapshot.records[job]
-    elapsed = elapsed_s(record, snapshot.now_s)
+    elapsed = snapshot.elapsed_s(record)
     rest = remaining_s(elapsed, snapshot.progress.get(job))
     if rest is None and mean_s is not None:
         waited = record.state is State.SUBMITTED or elapsed is None

@@ -9,7 +9,6 @@ from dispatcher.base.times import parse_time
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.run_state.gpu_hour import GpuHour, read_gpus
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.progress import elapsed_s
 from dispatcher.workspace import Layout
 
 
@@ -26,7 +25,7 @@ def pod_row(pod: PodStatus, now_s: float) -> dict[str, Any]:
         "pid": info.pid,
         "user": info.user,
         "started_at": info.started_at,
-        "up_s": None if begun is None or not pod.is_alive else max(0.0, now_s - begun),
+        "up_s": None if begun is None or not pod.is_alive else max(0.0, now_s + pod.clock_ahead_s - begun),
         "heartbeat": info.heartbeat,
         "heartbeat_at": None if pod.beat_at_s is None else now_text(pod.beat_at_s),
         "busy": sum(min(len(slot.jobs), slot.room) for slot in info.slots),
@@ -66,7 +65,7 @@ def slot_rows(pod: PodStatus, snapshot: Snapshot, hours: Mapping[str, GpuHour] =
                     "outlet": slot.outlet,
                     "slot": slot.name,
                     "job": name or None,
-                    "elapsed_s": elapsed_s(record, snapshot.now_s) if record is not None and is_this else None,
+                    "elapsed_s": snapshot.elapsed_s(record) if record is not None and is_this else None,
                     "gpu_name": slot.gpu_name,
                     "memory_used_mib": slot.memory_used_mib,
                     "memory_total_mib": slot.memory_total_mib,

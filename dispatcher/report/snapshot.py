@@ -22,9 +22,9 @@ from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_copy, no_fault, n
 from dispatcher.report.ran import LAST_COUNTS, RanWith, last_counts, may_differ
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Refusal
-from dispatcher.run_state.liveness import PodInfo
+from dispatcher.run_state.liveness import PodInfo, clock_ahead_s
 from dispatcher.run_state.pauses import Pause
-from dispatcher.run_state.progress import Progress
+from dispatcher.run_state.progress import Progress, elapsed_s
 from dispatcher.run_state.records import ByState, Records
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record, State
 
@@ -60,6 +60,11 @@ class PodStatus(msgspec.Struct, frozen=True):
     silent_s: float | None = None
 
     @property
+    def clock_ahead_s(self) -> float:
+        """By how much the clock of its host is ahead of the file server's."""
+        return clock_ahead_s(self.info, self.beat_at_s)
+
+    @property
     def is_at_work(self) -> bool:
         """Whether it is alive and shows it: only such a pod gives jobs its slots."""
         return self.is_alive and self.silent_s is None
@@ -81,7 +86,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     records: in the order of the manifest, then jobs that it does not have.
     entries: the manifest's entry of each job that some manifest has.
-    now_s: wall clock, seconds since 1970.
+    now_s: seconds since 1970, by the clock of the file server where that of this host is off.
     edited: jobs whose record includes a hand edit that no dispatcher has applied yet.
     unqueued: jobs that only the manifest has.
     refusals: hand edits that were refused and are not settled yet (report/refusals.py).
@@ -132,6 +137,15 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     clock: Callable[[str | None], str] = as_written
     find_changed: Callable[[Snapshot], Sequence[str]] = _compared
     find_stalled: Callable[[Snapshot], Mapping[str, float]] = _none_stalled
+
+    def elapsed_s(self, record: Record) -> float | None:
+        """For how long the attempt runs or ran, by the clock of its pod's host; None when a time is unknown."""
+        return elapsed_s(record, self.now_s + self._ahead_s.get(record.pod or "", 0.0))
+
+    @functools.cached_property
+    def _ahead_s(self) -> Mapping[str, float]:
+        """By how much the clocks of pods' hosts are ahead."""
+        return {pod.info.pod: pod.clock_ahead_s for pod in self.pods}
 
     def entry(self, job: str) -> Entry | None:
         """The entry that a job's values are taken from.

@@ -35,6 +35,7 @@ from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_fi
 from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import peek_head
+from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.progress import Progress, parse_progress
 from dispatcher.run_state.records import Records
@@ -64,6 +65,7 @@ class SnapshotReader:
         # The entries of the manifest, the submitted jobs whose lines count, and both as one.
         self._joined: tuple[Entries, Sequence[str], Entries] | None = None
         self._stalls = Stalls(layout, config)
+        self._now_s = time.time()
         self._limits = Limits.of(config)
 
     def read(self) -> Snapshot:
@@ -91,7 +93,7 @@ class SnapshotReader:
         return Snapshot(
             records=records,
             entries=entries,
-            now_s=time.time(),
+            now_s=self._now_s,
             edited=frozenset(seen.edited),
             unqueued=listed.unqueued,
             progress=self._progress(in_flight),
@@ -103,7 +105,7 @@ class SnapshotReader:
             last_offer=_last_offer(pods),
             problem=store.problem,
             obstacle=_full_disk(self._layout),
-            gpu_idle=_idle_gpus(store.fold, pods, time.time()),
+            gpu_idle=_idle_gpus(store.fold, pods, self._now_s),
             untold=_untold(store.fold),
             unknown_job=unknown_job,
             warnings=(*self._adoption_warnings(), *store.shortage(head), *warnings),
@@ -202,10 +204,19 @@ class SnapshotReader:
         for info in liveness.read_pods(self._layout):
             alive = liveness.pod_is_alive(self._layout, info, self._watch, self._config.lost_after_s)
             draining = alive and os.path.exists(self._layout.pod_drain(info.pod))
-            beat_at_s = _changed_at_s(self._layout.pod_file(info.pod))
-            silent_s = silent_for_s(info, beat_at_s, self._watch, time.time()) if alive else None
-            pods.append(PodStatus(info, alive, draining, beat_at_s, silent_s))
+            pods.append(PodStatus(info, alive, draining, _changed_at_s(self._layout.pod_file(info.pod))))
+        self._now_s = self._find_now_s(pods)
+        for number, pod in enumerate(pods):
+            if pod.is_alive:
+                silent_s = silent_for_s(pod.info, pod.beat_at_s, self._watch, self._now_s)
+                pods[number] = msgspec.structs.replace(pod, silent_s=silent_s)
         return pods
+
+    def _find_now_s(self, pods: Iterable[PodStatus]) -> float:
+        """The time by the file server's clock: it is asked only where the last heartbeats contradict this host's."""
+        now_s = time.time()
+        newest_s = max((pod.beat_at_s for pod in pods if pod.is_alive and pod.beat_at_s), default=now_s)
+        return now_s if abs(now_s - newest_s) <= CLOCKS_DIFFER_S else files.server_now_s(self._layout.pods_dir)
 
     def _offer(self, pod: PodStatus) -> Offer:
         """What a live pod takes. A pod may use another manifest than the default one."""
@@ -295,13 +306,14 @@ def _untold(fold: Fold) -> tuple[str, ...]:
 
 def _idle_gpus(fold: Fold, pods: Iterable[PodStatus], now_s: float) -> dict[str, float]:
     """Jobs whose GPUs are idle, and for how many seconds; those of dead pods, which nobody looks at, are left out."""
-    alive = {pod.info.pod for pod in pods if pod.is_alive} if fold.gpu_idle else set()
+    alive = {pod.info.pod: pod.clock_ahead_s for pod in pods if pod.is_alive} if fold.gpu_idle else {}
     found = {}
     for job in fold.gpu_idle:
         idle = fold.idle(job)
         since_s = None if idle is None else parse_time(idle.since)
-        if since_s is not None and fold.records[job].pod in alive:
-            found[job] = max(0.0, now_s - since_s)
+        ahead_s = alive.get(fold.records[job].pod or "")
+        if since_s is not None and ahead_s is not None:
+            found[job] = max(0.0, now_s + ahead_s - since_s)
     return found
 
 

@@ -22,6 +22,7 @@ from dispatcher.base import files, host
 from dispatcher.base.host import boot_id, host_name
 from dispatcher.base.kernel_locks import CANNOT_LOCK, PASSING_ERRORS, is_flocked, try_flock
 from dispatcher.base.mounts import Mount, mount_of
+from dispatcher.base.times import parse_time
 from dispatcher.config import LockKind
 from dispatcher.errors import StorageError
 from dispatcher.workspace import Layout
@@ -31,6 +32,8 @@ _MISSED_HEARTBEATS: Final = 3
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.05
 _ERROR_TRIES: Final = 3
+# Less is no proof that two clocks differ: files are shown late.
+CLOCKS_DIFFER_S: Final = 60.0
 
 
 def take(path: Path) -> int | None:
@@ -125,7 +128,7 @@ class PodInfo(msgspec.Struct, kw_only=True):
     heartbeat: int
     heartbeat_s: float
     lock: str
-    # When the heartbeat was written, by the pod's own clock: only for accounts, never compared with another host's.
+    # When the heartbeat was written, by the pod's own clock.
     heartbeat_at: str = ""
     phase: str = "running"
     matrix: str = ""
@@ -192,6 +195,17 @@ def write_pod(layout: Layout, info: PodInfo) -> None:
         files.replace_file(layout.pod_file(info.pod), msgspec.json.encode(info) + b"\n", durable=False)
     except OSError as error:
         raise files.storage_error(error, "writing the heartbeat", layout.pod_file(info.pod)) from error
+
+
+def clock_ahead_s(info: PodInfo, beat_at_s: float | None) -> float:
+    """By how much the clock of a pod's host is ahead of the file server's; 0 where a delay of files may explain it.
+
+    `beat_at_s` is when its last heartbeat was written, by the clock of the file server.
+    """
+    told_s = parse_time(info.heartbeat_at)
+    if told_s is None or beat_at_s is None or abs(told_s - beat_at_s) <= CLOCKS_DIFFER_S:
+        return 0.0
+    return told_s - beat_at_s
 
 
 class Observed(msgspec.Struct):

@@ -6,7 +6,7 @@ than three times the longest silence that attempts of its method have ended with
 of the attempts that run, and of those that were done last. `report_progress` writes that longest silence into
 `progress.json`. Where no attempt of a method tells one, nothing is said.
 
-Only to be shown and told: file servers and hosts have clocks of their own.
+Only to be shown and told.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Jobs(Protocol):
         ...
 
     @property
-    def now_s(self) -> float: ...
+    def now_s(self) -> float:
+        """By the clock of the file server."""
+        ...
 
     def jobs_in(self, *states: State) -> Iterable[str]: ...
 

@@ -15,7 +15,6 @@ from dispatcher.report.ran import differences, is_unknown, last_counts
 from dispatcher.report.results.reading import parse_result
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import reasons
-from dispatcher.run_state.progress import elapsed_s
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
 from dispatcher.web.answers import RefusedError, encode
 from dispatcher.web.board import Board
@@ -110,7 +109,7 @@ def _sorted(board: Board, places: Sequence[int], sort: str) -> list[int]:
 def _by_elapsed(board: Board, places: Sequence[int], *, is_reverse: bool) -> list[int]:
     """By how long the last attempts have run or did run; those of which that is unknown come last."""
     snapshot, jobs = board.snapshot, board.columns.jobs
-    times = {place: elapsed_s(snapshot.records[jobs[place]], snapshot.now_s) for place in places}
+    times = {place: snapshot.elapsed_s(snapshot.records[jobs[place]]) for place in places}
     having = [(seconds, place) for place, seconds in times.items() if seconds is not None]
     having.sort(key=lambda pair: pair[0], reverse=is_reverse)
     return [*(place for _, place in having), *(place for place in places if times[place] is None)]

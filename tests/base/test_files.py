@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -70,3 +71,12 @@ def test_of_a_file_that_a_job_writes_no_more_is_read_than_its_limit(tmp_path: Pa
     assert status.startswith(b"Name:"), "a file that says that it is empty"
     with pytest.raises(OSError, match="more than the"):
         files.read_at_once("/proc/self/status", largest=100)
+
+
+def test_the_servers_clock_is_that_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This host's may be hours ahead; what it would remove as old is younger then."""
+    before_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: before_s + 6 * 3600)
+    assert before_s - 60 < files.server_now_s(tmp_path) < before_s + 600
+    assert not os.listdir(tmp_path), "nothing is left"
+    assert files.server_now_s(tmp_path / "absent") == before_s + 6 * 3600

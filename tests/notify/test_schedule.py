@@ -252,6 +252,19 @@ def test_times_of_a_clock_that_is_ahead_count_as_now() -> None:
     assert found is not None and found <= RETRIES_S[-1]
 
 
+def test_nothing_waits_for_the_clock_of_a_host_that_is_ahead() -> None:
+    """Six hours, say: looked at again and again, `at the latest in an hour from now` would never come."""
+    ahead_s = NOON_S + 6 * 3600
+    lab = Lab(per_hour=1, after="1m")
+    lab.fail("a", ahead_s)
+    lab.end(lab.claim(ahead_s), ahead_s)
+    lab.fail("a", NOON_S + 60)
+    assert lab.due_s(NOON_S + 120) == 0, "neither told within the hour nor one in the last hour"
+    number = lab.claim(ahead_s)
+    lab.end(number, ahead_s, "failed", ahead_s + RETRIES_S[0])
+    assert lab.due_s(NOON_S + 180) == 0, "the next try of one that failed"
+
+
 def test_limits_of_a_target_come_before_those_of_all() -> None:
     document = {"after": "5m", "per_hour": 3, "targets": {"a": {"command": ["x"]}, "b": {"command": ["x"], "after": 2}}}
     targets: dict[str, Target] = dict(parse_notify(document).targets)

@@ -20,6 +20,7 @@ slots were used for, and what was idle of them, make up their number times the t
 pod, or on other hosts, come on top and are shown beside it. What is left over, because records contradict one another,
 is shown as well.
 
-Times are those of the host on which pod and attempt ran, so clocks of hosts that differ move what is at the edge of the
-window, and nothing else.
+Times are those of the host on which pod and attempt ran. By how much its clock is wrong is known of the last pod of a
+name, by the date that the file server gives its file, and taken off; of others, wrong clocks move what is at the edge
+of the window, and nothing else.
 """

@@ -13,6 +13,7 @@ from dispatcher.outlets.wrapper import read_exit
 from dispatcher.pod.recover import last_sign
 from dispatcher.report.usage.history import Attempt, History, Kind
 from dispatcher.run_state import liveness
+from dispatcher.run_state.journal import now_text
 from dispatcher.workspace import Layout
 
 
@@ -40,7 +41,8 @@ def _find_end(layout: Layout, attempt: Attempt) -> None:
     if may_live or _read_end(layout, attempt):
         return
     attempt.kind = Kind.UNKNOWN_END
-    attempt.ended_s = max(attempt.begun_s or attempt.claimed_s, parse_time(last_sign(paths)) or 0.0)
+    begun_s = attempt.begun_s or attempt.claimed_s
+    attempt.ended_s = max(begun_s, parse_time(last_sign(paths, now_text(begun_s))) or 0.0)
 
 
 def _read_end(layout: Layout, attempt: Attempt) -> bool:

@@ -138,13 +138,14 @@ class Ledger:
         for attempt in history.attempts:
             if attempt.begun_s is not None:
                 stay = claimants.of(attempt)
-                begun_s, end_s = window.clip(attempt.begun_s, _end_s(attempt, stay))
+                begun_s, end_s = window.clip(attempt.begun_s - _ahead_s(stay), _end_s(attempt, stay))
                 if begun_s < end_s:
                     self._add_attempt(usage, sweep, attempt, stay, begun_s, end_s)
         for idle in history.idle_gpus:
             stay = claimants.of(idle.attempt)
             if self._is_meant(idle.attempt, stay):
-                begun_s, end_s = window.clip(idle.begun_s, idle.end_s or _end_s(idle.attempt, stay))
+                until_s = _end_s(idle.attempt, stay) if idle.end_s is None else idle.end_s - _ahead_s(stay)
+                begun_s, end_s = window.clip(idle.begun_s - _ahead_s(stay), until_s)
                 weight = idle.gpus if stay is None else stay.weight(idle.gpus, idle.attempt.gpu_share)[1] / stay.share
                 usage.idle_gpus += weight * (end_s - begun_s) / 3600
         if self._counts is None:
@@ -238,6 +239,10 @@ class Ledger:
 def _end_s(attempt: Attempt, stay: Stay | None) -> float | None:
     """When an attempt ended. One of which nobody knows that still ran when its pod was last heard of."""
     if attempt.ended_s is None or attempt.kind is not Kind.UNKNOWN_END or stay is None:
-        return attempt.ended_s
+        return None if attempt.ended_s is None else attempt.ended_s - _ahead_s(stay)
     watched_until_s = stay.ended_s if attempt.noticed_s is None else min(stay.ended_s, attempt.noticed_s)
-    return max(attempt.ended_s, watched_until_s)
+    return max(attempt.ended_s - stay.ahead_s, watched_until_s)
+
+
+def _ahead_s(stay: Stay | None) -> float:
+    return 0.0 if stay is None else stay.ahead_s

@@ -27,6 +27,8 @@ GPU: Final = 1
 class Stay(msgspec.Struct, gc=False):
     """One dispatcher and its slots on its host, from `begun_s` to `ended_s`.
 
+    `ahead_s`: by how much the clock of that host is known to be ahead of the file server's; these times are without it.
+
     `number` tells it from others, and among those of its name `began_at`, as its pod's file has it. `slots` are its CPU
     slots and its slots on GPUs, of which `share` are one GPU.
     """
@@ -38,6 +40,7 @@ class Stay(msgspec.Struct, gc=False):
     began_at: str
     begun_s: float
     ended_s: float
+    ahead_s: float
     claimed_until_s: float
     drained_s: tuple[tuple[float, float], ...]
     slots: tuple[int, int]
@@ -79,13 +82,15 @@ def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[
     stays = []
     for number, session in enumerate(sessions):
         started = session.started
+        pod = files.get((started.pod, started.started_at))
+        ahead_s = 0.0 if pod is None else pod.clock_ahead_s
         ended_s = session.ended_s
         if ended_s is None:
-            pod = files.get((started.pod, started.started_at))
-            ended_s = now_s if pod is not None and pod.is_alive else _last_sign_s(session, pod, history)
+            is_alive = pod is not None and pod.is_alive
+            ended_s = now_s + ahead_s if is_alive else _last_sign_s(session, pod, history)
             ended_s = min(ended_s, following[number])
         ended_s = max(session.begun_s, ended_s)
-        stays.append(_stay(number, session, ended_s))
+        stays.append(_stay(number, session, ended_s, ahead_s))
     return stays
 
 
@@ -114,7 +119,7 @@ def _last_sign_s(session: Session, pod: PodStatus | None, history: History) -> f
     return history.last_s.get(session.started.pod, session.begun_s)
 
 
-def _stay(number: int, session: Session, ended_s: float) -> Stay:
+def _stay(number: int, session: Session, ended_s: float, ahead_s: float) -> Stay:
     started = session.started
     local = _local_offer(started.outlets)
     offer = Offer(
@@ -130,10 +135,11 @@ def _stay(number: int, session: Session, ended_s: float) -> Stay:
         host=started.host,
         user=started.user,
         began_at=started.started_at,
-        begun_s=session.begun_s,
-        ended_s=ended_s,
-        claimed_until_s=min(session.claimed_until_s or ended_s, ended_s),
-        drained_s=session.drained_s,
+        begun_s=session.begun_s - ahead_s,
+        ended_s=ended_s - ahead_s,
+        ahead_s=ahead_s,
+        claimed_until_s=min(session.claimed_until_s or ended_s, ended_s) - ahead_s,
+        drained_s=tuple((since_s - ahead_s, until_s - ahead_s) for since_s, until_s in session.drained_s),
         slots=(local.cpu_slots, len(local.gpus) * local.jobs_per_gpu),
         share=local.jobs_per_gpu,
         offer=offer,

@@ -22,7 +22,7 @@ from dispatcher.matrix.entry import Entry, read_entry
 from dispatcher.outlets.base import Ended
 from dispatcher.outlets.batch.identity import read_submission
 from dispatcher.outlets.local import NAME as LOCAL
-from dispatcher.outlets.wrapper import read_exit
+from dispatcher.outlets.wrapper import read_exit, read_gpus
 from dispatcher.run_state import liveness
 from dispatcher.workspace import AttemptPaths, Layout, attempt_numbers
 
@@ -33,8 +33,8 @@ _TRACES: Final = frozenset({contract.TAKEN_FILE, contract.EXIT_FILE, contract.SU
 class LostClaim(msgspec.Struct, frozen=True, kw_only=True):
     """What the directory of an attempt tells of its claim, and whether the attempt `runs`, as far as its lock tells.
 
-    `outlet` is None for a local slot; then `host` is where it was claimed, and `pid` its wrapper's there. `started_s`:
-    in seconds since 1970, by the file server's clock.
+    `outlet` is None for a local slot; then `host` is where it was claimed, `pid` its wrapper's there, and `gpus` those
+    that it has. `started_s`: in seconds since 1970, by the file server's clock.
     """
 
     job: str
@@ -45,6 +45,7 @@ class LostClaim(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None
     pid: int | None
     outlet: str | None
+    gpus: tuple[int, ...]
     started_s: float | None
     entry: Entry | None
 
@@ -117,6 +118,7 @@ def lost_claim(layout: Layout, job: str, number: int) -> LostClaim:
         host=host or None,
         pid=_pid(paths) if outlet is None else None,
         outlet=outlet,
+        gpus=read_gpus(paths) if outlet is None else (),
         started_s=_started_s(paths),
         entry=entry_of(paths),
     )

@@ -21,6 +21,8 @@ from dispatcher.workspace import AttemptPaths
 # How often a wrapper checks whether its attempt was superseded.
 WATCH_S: Final = 30.0
 _LIMIT: Final = re.compile(rb"^(time_limit_s|grace_s)=([0-9]{1,12})$", re.M)
+# As outlets/local/gpus.py: visible_devices gives them.
+_GPUS: Final = re.compile(rb"'CUDA_DEVICE_ORDER=PCI_BUS_ID' 'CUDA_VISIBLE_DEVICES=([0-9]+(?:,[0-9]+)*)'")
 # With which a wrapper ends that has no exit status of its job to pass on: it could not begin the job; it does not know
 # how the job ended, or has run none (a twin).
 DID_NOT_BEGIN: Final = 208
@@ -48,6 +50,15 @@ def read_limits(paths: AttemptPaths, default: Limits) -> Limits:
     except OSError:
         return default
     return Limits(found.get("time_limit_s", default.time_limit_s), found.get("grace_s", default.grace_s))
+
+
+def read_gpus(paths: AttemptPaths) -> tuple[int, ...]:
+    """The GPUs of its host that an attempt's wrapper gives it; none where it gives none, or cannot be read."""
+    try:
+        found = _GPUS.search(files.read_at_once(paths.wrapper))
+    except OSError:
+        return ()
+    return () if found is None else tuple(map(int, found[1].split(b",")))
 
 
 def read_exit(directory: Path) -> Ended | Unknown:

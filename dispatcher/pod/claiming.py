@@ -75,6 +75,9 @@ class Claimer:
                 self._release(choice)
                 if choice.entry.job_id not in self.found:
                     self._postpone(choice)
+            if self.found:
+                # They may hold slots that still count as free.
+                break
         self.is_incomplete = True
         return claims
 

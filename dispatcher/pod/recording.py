@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -44,7 +44,7 @@ def is_forgotten(record: Record | None, number: int) -> bool:
     return record is not None and record.attempt < number and record.state not in (State.HELD, State.ABANDONED)
 
 
-def claim_again(tx: Transaction, lost: LostClaim, gpus: Sequence[int] = ()) -> None:
+def claim_again(tx: Transaction, lost: LostClaim) -> None:
     """Record the claim of an attempt that has begun, as its directory tells it; its end is recorded as of any other."""
     record = tx.record(lost.job)
     if record is not None and record.state is not State.QUEUED:
@@ -53,7 +53,7 @@ def claim_again(tx: Transaction, lost: LostClaim, gpus: Sequence[int] = ()) -> N
         state=State.RUNNING if lost.outlet is None else State.SUBMITTED,
         pod=lost.pod,
         pid=lost.pid,
-        gpu=gpu_field(gpus),
+        gpu=gpu_field(lost.gpus),
         started_at=None if lost.started_s is None else now_text(lost.started_s),
         attempt=lost.number,
         ran_with=None if lost.entry is None else lost.entry.digest(),
@@ -104,7 +104,7 @@ class Recorder:
         job, number = attempt.key.job_id, attempt.key.number
         record = tx.record(job)
         if is_forgotten(record, number):
-            claim_again(tx, lost_claim(self._config.layout, job, number), attempt.slot.gpus)
+            claim_again(tx, lost_claim(self._config.layout, job, number))
             record = tx.record(job)
         if record is None or not is_current(record, number):
             return

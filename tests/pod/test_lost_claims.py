@@ -75,6 +75,28 @@ def test_running_jobs_of_a_restored_run_state_do_not_run_again(fleet: Fleet, wit
     assert fleet.record("a").started_at <= fleet.record("a").finished_at
 
 
+def test_gpus_of_running_jobs_stay_theirs(fleet: Fleet) -> None:
+    fleet.write_manifest([shell(job, GATED, gpus=1) for job in "abc"])
+    first = fleet.start("pod", "--gpus", "0,1")
+    for job in "ab":
+        fleet.wait_running(job)
+    first.kill()
+    fleet.wait_for("c", "queued")
+    path = fleet.layout.journal(1)
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + b"".join(line for line in lines if b'"queued"' in line))
+    fleet.layout.status_file.unlink()
+    fleet.try_("doctor", "--repair")
+    pod = fleet.start("pod", "--gpus", "0,1", "--until-empty", poll="0.2")
+    pod.says("found a (attempt 1) again")
+    pod.says("found b (attempt 1) again")
+    assert [fleet.record(job).gpu for job in "ab"] == [0, 1]
+    assert fleet.record("c").state == "queued", "no GPU is free"
+    (fleet.root / "go").write_text("0")
+    assert pod.end() == 0
+    assert begun(fleet) == {"a": 1, "b": 1, "c": 1}
+
+
 def test_ends_that_a_restored_run_state_does_not_know_are_recorded(fleet: Fleet) -> None:
     copy = queue(fleet, "good", "bad", "killed")
     first = fleet.start("pod", "--slots", "3")

@@ -53,6 +53,8 @@ class Conditions:
         self._find_stalled = stalled
         self._monotonic = monotonic
         self._dead: dict[str, PodInfo] = {}
+        # Their deaths are news, whatever clocks their hosts have.
+        self._seen_alive: set[str] = set()
         self._heartbeats: dict[str, int] = {}
         self._stalled: Mapping[str, float | None] = {}
         self._nothing_since_s: float | None = None
@@ -100,6 +102,7 @@ class Conditions:
         if fold.notices.wants(Topic.POD_DEAD):
             infos = list(self._read_pods())
             self._dead = {info.pod: info for info in infos if self._is_dead(info)}
+            self._seen_alive.update(info.pod for info in infos if info.pod not in self._dead)
             self._heartbeats = {info.pod: info.heartbeat for info in infos}
         if fold.notices.wants(Topic.JOB_STALLED):
             self._stalled = self._find_stalled()
@@ -109,7 +112,7 @@ class Conditions:
         began = {
             _pod_key(info): Began(f"pod {info.pod} on {info.host} is dead since {info.heartbeat_at or '?'}", info.pod)
             for info in self._still_dead(known)
-            if (parse_time(info.heartbeat_at) or 0.0) >= since_s - _OLD_S
+            if info.pod in self._seen_alive or (parse_time(info.heartbeat_at) or 0.0) >= since_s - _OLD_S
         }
         over = []
         for key in known:

@@ -192,6 +192,23 @@ def test_a_pod_with_an_old_look_does_not_call_a_restarted_one_dead(layout: Layou
     assert news(0, looks=True) == ["pod_dead:gpu-b:151"]
 
 
+def test_a_pod_whose_clock_is_behind_dies_before_it_was_asked_for(layout: Layout, server: Hook) -> None:
+    """By its own clock: it was seen alive after that."""
+    lab = Lab(layout, server, targets={"web": {"webhook": {"url": server.url}, "events": ["pod_dead"]}})
+    pod = PodInfo(
+        pod="gpu-b", host="gpu-b", boot_id="b", pid_namespace=1, pid=1, start_ticks=1, user="lab", started_at="",
+        heartbeat=150, heartbeat_s=2.0, lock="flock", heartbeat_at=now_text(EVENING_S - 6 * 3600),
+    )  # fmt: skip
+    dead: set[str] = set()
+    seen, late = (Conditions(600.0, lambda: [pod], lambda info: info.pod in dead) for _ in range(2))
+    fold = lab.stores[0].fold
+    assert not seen.has_news(fold, poll_is_due=True)
+    dead.add("gpu-b")
+    assert seen.has_news(fold, poll_is_due=True)
+    assert [key for one in seen.news(fold) for key in one.began] == ["pod_dead:gpu-b:150"]
+    assert not late.has_news(fold, poll_is_due=True), "it may have been dead before"
+
+
 def test_targets_that_were_removed_are_not_brought_back_by_pods_with_the_older_file(
     layout: Layout, server: Hook
 ) -> None:

@@ -21,8 +21,8 @@ from dispatcher.workspace import AttemptPaths
 # How often a wrapper checks whether its attempt was superseded.
 WATCH_S: Final = 30.0
 _LIMIT: Final = re.compile(rb"^(time_limit_s|grace_s)=([0-9]{1,12})$", re.M)
-# As outlets/local/gpus.py: visible_devices gives them.
-_GPUS: Final = re.compile(rb"'CUDA_DEVICE_ORDER=PCI_BUS_ID' 'CUDA_VISIBLE_DEVICES=([0-9]+(?:,[0-9]+)*)'")
+# As base/devices.py: visible gives them.
+_GPUS: Final = re.compile(rb"^export .*'CUDA_VISIBLE_DEVICES=([0-9]+(?:,[0-9]+)*)'", re.M)
 # With which a wrapper ends that has no exit status of its job to pass on: it could not begin the job; it does not know
 # how the job ended, or has run none (a twin).
 DID_NOT_BEGIN: Final = 208

@@ -25,8 +25,8 @@ _NAMELESS_S: Final = 30.0
 _NAMED: Final = 3
 # The number of blocked jobs in the pod's file, for which `status` shows the reason.
 _PUBLISHED: Final = 100
-# Errors caused by the job's own directory (a file in its place, its permissions). All others stop every claim.
-_OF_ONE_JOB: Final = frozenset({errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EMLINK})
+# Errors that concern all jobs wherever they are met: the storage has no room, does not answer, or takes no writes.
+_OF_ALL_JOBS: Final = files.PASSING | {errno.EROFS}
 
 
 # The number of a new attempt and its directory, or an attempt that has begun already; None: the job is blocked.
@@ -63,11 +63,11 @@ class Fence:
         made: Passed
         try:
             made, why = self._pass(tx, job, attempt)
-        except StorageError as error:
-            cause, directory = error.__cause__, self._layout.job_dir(job)
-            if not (isinstance(cause, OSError) and cause.errno in _OF_ONE_JOB and os.path.lexists(directory)):
+        except (StorageError, OSError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if not isinstance(cause, OSError) or not self._is_of_job(cause, job):
                 raise
-            made, why = None, f"{error}. {directory} must be a directory that this user can write to"
+            made, why = None, f"{error}. {self._cure(cause, job)}"
         if made is None:
             self._block(job, why)
         else:
@@ -78,6 +78,18 @@ class Fence:
                 f"{job} does not run again: this attempt is recorded, and its end decides"
             )
         return made
+
+    def _is_of_job(self, error: OSError, job: str) -> bool:
+        """Whether an error is one of the place of this job alone: what is below its directory, or its name."""
+        if error.errno == errno.ENAMETOOLONG:
+            return True
+        directory = self._layout.job_dir(job)
+        return error.errno not in _OF_ALL_JOBS and os.path.lexists(directory)
+
+    def _cure(self, error: OSError, job: str) -> str:
+        if error.errno == errno.ENAMETOOLONG:
+            return f"This filesystem takes no name of {len(os.fsencode(job))} bytes: give the job a shorter job_id"
+        return f"{self._layout.job_dir(job)} must be a directory that this user can write to, with directories in it"
 
     def unblock(self, job: str) -> None:
         """Try the job again: it was claimed or its record has changed."""

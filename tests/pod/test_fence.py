@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,6 +119,45 @@ def test_a_blocked_job_leaves_its_slot_to_the_others(fleet: Fleet) -> None:
     assert owner.stop() == 0
     assert pod.end() == 0, "the job is tried again by itself"
     assert (fleet.record("a").state, fleet.record("a").attempt) == ("done", 2)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "touch a",
+        "ln -s /nowhere/a a",
+        "mkdir a; touch a/1",
+        "mkdir a; ln -s 1 a/1",
+        "mkdir -p a/1; touch a/2; rmdir a/1",
+    ],
+)
+def test_what_is_wrong_below_one_jobs_directory_concerns_that_job(fleet: Fleet, spoil: str) -> None:
+    fleet.write_manifest([shell("a", "true"), shell("b", "true")])
+    fleet.layout.jobs_dir.mkdir(parents=True)
+    subprocess.run(["bash", "-c", spoil], cwd=fleet.layout.jobs_dir, check=True)
+    pod = fleet.start("pod", "--slots", "1")
+    fleet.wait_for("b", "done")
+    assert fleet.states()["a"] == "queued"
+    assert "a cannot be claimed" in pod.said
+    pod.stop()
+
+
+def test_a_name_that_is_too_long_for_the_filesystem_concerns_that_job(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As eCryptfs, which takes 143 bytes."""
+    job = "x" * 200
+    fleet.write_manifest([shell(job, "true")])
+    made: list[str] = []
+
+    def refuse(path: str, *rest: object) -> None:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+
+    with Store(fleet.layout, by="me").transaction() as tx:
+        monkeypatch.setattr(os, "mkdir", refuse)
+        assert Fence(fleet.layout, "me", lambda _: True, made.append).pass_through(tx, job, 1) is None
+        monkeypatch.undo()
+    assert "takes no name of 200 bytes: give the job a shorter job_id" in made[0]
 
 
 def test_more_blocked_jobs_than_one_transaction_looks_at(fleet: Fleet) -> None:

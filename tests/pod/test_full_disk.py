@@ -126,3 +126,31 @@ def test_a_run_state_that_vanishes(fleet: Fleet) -> None:
         pod.says(word)
     pod.end()
     assert "Traceback" not in pod.said
+
+
+def test_no_inodes_for_a_while_pause_no_host_and_fail_no_job(small: Fleet, tmp_path: Path) -> None:
+    """What cannot be prepared for want of room is queued again, and claimed when there is room."""
+    ran = tmp_path / "ran"
+    jobs = [f"j{number}" for number in range(20)]
+    small.write_manifest([shell(job, f"echo {job} >>{ran}") for job in jobs])
+    pod = small.start("pod", "--slots", "2", "--max-jobs", "1")
+    pod.end()
+    fillers = [small.root.parent / f"filler{number}" for number in range(10_000)]
+    made = []
+    for filler in fillers:
+        try:
+            filler.touch()
+        except OSError:
+            break
+        made.append(filler)
+    # Some are free: attempts are claimed, and not all of their files can be made.
+    for filler in made[:3]:
+        filler.unlink()
+    pod = small.start("pod", "--slots", "2", "--until-empty")
+    wait_until(lambda: "no inodes are left" in pod.said, "the pod says what there is too little of")
+    for filler in made[3:]:
+        filler.unlink()
+    assert pod.end() == 0
+    assert {record.state for record in small.records().values()} == {"done"}
+    assert sorted(ran.read_text().split()) == sorted(jobs)
+    assert "paused" not in pod.said

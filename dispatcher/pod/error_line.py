@@ -25,8 +25,12 @@ _WEAK: Final = re.compile(
     rf"|permission denied|cannot (?:open|execute|find|allocate|load)|undefined symbol|killed)\b{_NO_METRIC}",
     re.I,
 )
-# What `dispatcher job run` prints of an error that needs no traceback, such as that of a setting.
-_OWN: Final = re.compile(r"^dispatcher: (?!warning: )")
+# What `dispatcher job run` prints of an error that needs no traceback, such as that of a setting; not what a wrapper or
+# a node tells of itself.
+_OWN: Final = re.compile(r"^dispatcher: (?!warning: |note: )")
+_OWN_NOTE: Final = re.compile(r"^dispatcher: (?:warning|note): ")
+# bash adds a second line to its message about what it cannot start, which has no cause: `bash: line 1: x: Success`.
+_ECHO: Final = re.compile(r": Success$")
 _NO_ERROR: Final = re.compile(r"\b(?:no|without|0) (?:errors?|failures?)\b", re.I)
 # tqdm's bars, and lines that begin with progress: `step 120/1000 loss 2.3`, `[12/300]`, `Epoch 3: ...`.
 _PROGRESS: Final = re.compile(
@@ -52,11 +56,15 @@ def last_error_line(lines: Sequence[str]) -> str | None:
 
 
 def last_line(lines: Sequence[str]) -> str | None:
-    """The last line that is not blank."""
-    return next((line.strip()[:_WIDTH] for line in reversed(lines) if line.strip()), None)
+    """The last line of the job that is not blank."""
+    return next(
+        (line.strip()[:_WIDTH] for line in reversed(lines) if line.strip() and not _OWN_NOTE.search(line)), None
+    )
 
 
 def _looks_like_error(line: str) -> bool:
+    if _OWN_NOTE.search(line) or _ECHO.search(line):
+        return False
     if _STRONG.search(line) or _OWN.search(line):
         return True
     return bool(_WEAK.search(line)) and not _PROGRESS.search(line) and not _NO_ERROR.search(line)

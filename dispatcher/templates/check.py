@@ -12,7 +12,7 @@ from dispatcher.config import Config
 from dispatcher.errors import TemplateError
 from dispatcher.matrix.entry import READERS, Entry
 from dispatcher.templates.command import command_line, placeholders, uses_script
-from dispatcher.templates.readiness import Readiness, device_fault
+from dispatcher.templates.readiness import Readiness, fault_of_values
 from dispatcher.templates.spelling import near_misses
 from dispatcher.templates.training import render_training
 
@@ -75,7 +75,7 @@ class _Alike(msgspec.Struct):
 def _value_fault(config: Config, entry: Entry) -> str:
     """Why a value of the entry cannot be rendered, in the words of its attempt's error; empty when all can."""
     method = config.method(entry.method)
-    wrong = device_fault(method, entry)
+    wrong = fault_of_values(method, entry)
     if wrong:
         return wrong
     try:

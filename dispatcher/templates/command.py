@@ -41,6 +41,11 @@ OWN_PLACEHOLDERS: Final = ("script", "python")
 # The command of an entry with `job`. Without -P any file in the workspace's root could shadow a library.
 _RUN_JOB: Final = ("{python}", "-P", "-m", "dispatcher.runtime", "attempt")
 
+# MAX_ARG_STRLEN of Linux: 32 pages, for each word with its end.
+_LONGEST_WORD: Final = 131_072
+# So many characters, of up to four bytes, are never too long.
+_SURELY_FITS: Final = 30_000
+_BY_FILE: Final = "write the text into a file, and give the command its path"
 _WAYS: Final = 'use `setup` or `python` under the method in dispatcher.yaml, or a list: ["bash", "-c", "..."]'
 
 
@@ -60,6 +65,24 @@ def command_line(method: Method, entry: Entry, script: Path, python: str = "") -
     if method.python is not None and line[0] in _PYTHONS:
         line[0] = python
     return line
+
+
+def too_long(method: Method, entry: Entry) -> str:
+    """Why no Linux starts the entry's command: a word, or all of them together, are too long; empty when one does."""
+    values = [value for value in entry.params.values() if isinstance(value, (str, list, dict))]
+    if sum(map(len, (*_words(_command(method, entry)), *map(str, values)))) < _SURELY_FITS:
+        return ""
+    try:
+        words = [os.fsencode(word) for word in command_line(method, entry, Path("script"))]
+    except (TemplateError, UnicodeEncodeError):
+        # What is wrong with it is told by others.
+        return ""
+    longest = max(map(len, words))
+    if longest >= _LONGEST_WORD:
+        return f"a word of the command has {longest} bytes, and Linux takes less than {_LONGEST_WORD}: {_BY_FILE}"
+    total = sum(map(len, words))
+    room = os.sysconf("SC_ARG_MAX") // 2
+    return f"the command has {total} bytes, and this host takes about {room}: {_BY_FILE}" if total > room else ""
 
 
 def check_command(method: Method, entry: Entry) -> None:

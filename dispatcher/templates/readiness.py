@@ -18,7 +18,7 @@ from dispatcher.base import devices
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
-from dispatcher.templates.command import braces_advice, runs_python, shell_problem, unfilled, uses_script
+from dispatcher.templates.command import braces_advice, runs_python, shell_problem, too_long, unfilled, uses_script
 from dispatcher.templates.training import imported_packages, missing, parameters
 
 # A bound on memory, for entries that each have a command of their own.
@@ -57,7 +57,8 @@ class Readiness:
 
     def fault(self, entry: Entry) -> str:
         """Why no host could start the entry; empty when it can be started."""
-        return self.fault_of_shape(entry) or device_fault(self._config.method(entry.method), entry)
+        method = self._config.method(entry.method)
+        return self.fault_of_shape(entry) or fault_of_values(method, entry)
 
     def fault_of_shape(self, entry: Entry) -> str:
         """Why neither the entry nor any other with the same keys could be started. They share a text."""
@@ -158,6 +159,11 @@ class Readiness:
             return Template(identity, self.short(str(error)))
         required = tuple(key for key, is_required in known.items() if is_required)
         return Template(identity, "", frozenset(known), required, imports)
+
+
+def fault_of_values(method: Method, entry: Entry) -> str:
+    """Why no host could start this very entry, found without rendering it; empty when it can be started."""
+    return device_fault(method, entry) or too_long(method, entry)
 
 
 def device_fault(method: Method, entry: Entry) -> str:

@@ -68,7 +68,7 @@ class Lab:
     def output(self, job: str) -> str:
         """The log without its first line, which tells what code it runs."""
         first, _, rest = self.fleet.output(job).partition("\n")
-        assert first.startswith("dispatcher: code ")
+        assert first.startswith("dispatcher: note: code ")
         return rest
 
     def let_go(self, host: str = "h1") -> None:

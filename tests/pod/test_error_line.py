@@ -29,6 +29,14 @@ TRACEBACK = """Traceback (most recent call last):
         ("KeyboardInterrupt", "KeyboardInterrupt"),
         ("panic: index out of range", "panic: index out of range"),
         (
+            "dispatcher: note: code 0123 in /work failed on n1\nKeyError: 'x'\ndispatcher: warning: error",
+            "KeyError: 'x'",
+        ),
+        (
+            "bash: line 1: /usr/bin/echo: cannot execute\nbash: line 1: /usr/bin/echo: Success",
+            "bash: line 1: /usr/bin/echo: cannot execute",
+        ),
+        (
             "dispatcher: training.mesh = {'data': 8}: 8 for 4 devices\nbye",
             "dispatcher: training.mesh = {'data': 8}: 8 for 4 devices",
         ),

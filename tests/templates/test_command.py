@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
 from dispatcher.matrix import Entry
-from dispatcher.templates.command import placeholders, unfilled
+from dispatcher.templates.command import placeholders, too_long, unfilled
 from dispatcher.templates.render import command_line, uses_script
 
 WORDS = [*HOSTILE_WORDS, "{script}", "{{x}}", "%s", "|", ">", "\x1b[0m"]
@@ -137,3 +137,14 @@ def test_optional_words_that_cannot_be_used() -> None:
 def test_an_empty_text_that_is_not_optional_is_an_argument() -> None:
     line = command_line(METHOD, entry("run {x} -{x} {{x?y}} {?} {1?2}", x=""), SCRIPT)
     assert line == ["run", "", "-", "{x?y}", "{?}", "{1?2}"]
+
+
+@pytest.mark.parametrize("size", [200_000, 131_071])
+def test_a_word_that_no_linux_takes_is_told_before_the_claim(size: int) -> None:
+    method = Method(name="m", template=Path("none.py"))
+    entry = Entry(job_id="a", method="m", command=("echo", "x" * size, "{text}"), params={"text": "y" * 131_072})
+    assert "bytes, and Linux takes less than 131072: write the text into a file" in too_long(method, entry)
+    fits = Entry(job_id="a", method="m", command=("echo", "x" * 131_071))
+    assert too_long(method, fits) == ""
+    many = Entry(job_id="a", method="m", command=("echo", *["x" * 100_000] * 40))
+    assert "the command has 4000004 bytes, and this host takes about" in too_long(method, many)

@@ -316,7 +316,7 @@ extract() {
     rm -rf -- "$here/.tree/run_state"
     ln -s -- "$workspace/run_state" "$here/.tree/run_state" && mv -T -- "$here/.tree" "$tree" ||
         fail 1 "$tree cannot be made"
-    echo "dispatcher: code ${digest:0:12} in $tree on $node" >&2
+    echo "dispatcher: note: code ${digest:0:12} in $tree on $node" >&2
 }
 
 remove_work() {
@@ -468,7 +468,7 @@ get_image() {
         flock --exclusive --wait 1 "$fd"
         (($? == 1))
     do
-        ((waited)) || echo "dispatcher: $node: another attempt converts "'docker://it'"'"'s/jax:1'" into $image" >&2
+        ((waited)) || echo "dispatcher: note: $node: another attempt converts "'docker://it'"'"'s/jax:1'" into $image" >&2
         ((waited += 1))
         [[ -z $told_by ]] || fail 1 stopped
         ((waited < 1800)) || fail 1 "waited for $waited s for another attempt \
@@ -477,7 +477,7 @@ that converts the image; if none does, remove $image.lock"
     if [[ ! -s $image ]]; then
         find "$folder" -maxdepth 1 -name '.*.part' -mmin +1440 -exec rm -rf {} +
         temporary=$folder/.${image##*/}.$node.$$.part
-        echo "dispatcher: $node: converting "'docker://it'"'"'s/jax:1'" into $image" >&2
+        echo "dispatcher: note: $node: converting "'docker://it'"'"'s/jax:1'" into $image" >&2
         supervise apptainer pull "$temporary" 'docker://it'"'"'s/jax:1' && mv -f -T -- "$temporary" "$image"
         if [[ ! -s $image ]]; then
             rm -f -- "$temporary"

@@ -403,7 +403,9 @@ def sync_files(directory: Path, names: Collection[str]) -> None:
                 continue
             raise
         try:
-            if modes.S_ISREG(os.fstat(fd).st_mode):
+            found = os.fstat(fd)
+            # An empty one has nothing but its name.
+            if modes.S_ISREG(found.st_mode) and found.st_size:
                 os.fsync(fd)
         finally:
             os.close(fd)

@@ -22,9 +22,6 @@ from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.workspace import Layout
 
-# So long an end waits for a transaction that is needed anyway, as the place of an attempt does: a short job costs one
-# sync of the journal, not two.
-_DELAY_S: Final = 0.02
 # What an end tells of. What else is in an attempt's directory is of no use once it has ended, or the job's own affair.
 _FILES: Final = (
     contract.ENTRY_FILE,
@@ -45,9 +42,9 @@ class EndsOnDisk:
     def __init__(self, layout: Layout, log: Callable[[str], None]) -> None:
         self._layout = layout
         self._log = log
-        # By attempt: when it is tried, infinity while it is under way; since when it is on the disk.
+        # By attempt: when it is tried, infinity while it is under way; those that are on the disk.
         self._due_s: dict[Key, float] = {}
-        self._there_s: dict[Key, float] = {}
+        self._there: set[Key] = set()
         self._problem = ""
         self._found: dict[Key, Found] = {}
         self._asked: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
@@ -73,7 +70,7 @@ class EndsOnDisk:
     def commit(self, own: Iterable[RunningAttempt], found: Iterable[Found]) -> None:
         """These have been recorded."""
         for key in (*(one.key for one in own), *(one.key for one in found)):
-            self._there_s.pop(key, None)
+            self._there.discard(key)
             self._found.pop(key, None)
 
     @property
@@ -81,22 +78,22 @@ class EndsOnDisk:
         """Whether ends wait for their files."""
         return bool(self._due_s)
 
-    def are_due(self, own: Iterable[RunningAttempt], found: Iterable[Found]) -> bool:
-        """Whether one of these that can be recorded is not to wait for another reason to do so."""
-        keys = [*(one.key for one in own), *(one.key for one in found)]
-        return any(time.monotonic() - self._there_s.get(key, 0.0) >= _DELAY_S for key in keys)
+    @property
+    def has_news(self) -> bool:
+        """Whether ends can be recorded that could not be before."""
+        return bool(self._there)
 
-    def knows(self, key: Key) -> bool:
-        """Whether the end of this attempt waits for its files, or for a transaction."""
-        return key in self._due_s or key in self._there_s
+    def holds(self, key: Key) -> bool:
+        """Whether the end of this attempt waits for its files."""
+        return key in self._due_s
 
     def wait_fds(self) -> list[int]:
         """Becomes readable when files are on the disk, or could not be put there."""
         return [self._wake_fd] if self._due_s else []
 
     def due_in_s(self) -> float | None:
-        """Seconds until files are tried again, or an end is to be recorded; None while neither is."""
-        due_s = min((*self._due_s.values(), *(s + _DELAY_S for s in self._there_s.values())), default=float("inf"))
+        """Seconds until files are tried again; None while that is not needed."""
+        due_s = min(self._due_s.values(), default=float("inf"))
         return None if due_s == float("inf") else max(0.0, due_s - time.monotonic())
 
     def close(self) -> None:
@@ -107,13 +104,13 @@ class EndsOnDisk:
             os.close(self._write_fd)
 
     def _is_there(self, key: Key) -> bool:
-        if key in self._there_s:
+        if key in self._there:
             return True
         if self._due_s.setdefault(key, 0.0) <= time.monotonic():
             self._due_s[key] = float("inf")
             self._ask(key)
             self._take_in()
-        return key in self._there_s
+        return key in self._there
 
     def _ask(self, key: Key) -> None:
         if self._thread is None:
@@ -152,7 +149,7 @@ class EndsOnDisk:
             key, problem = self._answers.get()
             if not problem:
                 del self._due_s[key]
-                self._there_s[key] = time.monotonic()
+                self._there.add(key)
                 continue
             self._due_s[key] = time.monotonic() + _TRY_AGAIN_S
             if problem != self._problem:

@@ -147,8 +147,7 @@ class Reconciler:
         # New jobs are claimed at once or not at all: a pod that drains queues none.
         adding = bool(self._adding) and claiming
         self._claimer.is_incomplete = False
-        gone = self._attempts.collect()
-        ended = self._on_disk.own(gone)
+        ended = self._on_disk.own(self._attempts.collect())
         found = self._on_disk.found()
         changed = poll_is_due or self._something_changed or backlog.has_unread
         if changed:
@@ -164,8 +163,7 @@ class Reconciler:
             self._take_back_late()
         self._carry_out_desired(poll_is_due=poll_is_due)
         self._stop_idle()
-        # A slot does not wait for the disk.
-        self._attempts.release(gone)
+        self._attempts.release(ended)
         if any(one.ended is not None and one.ended.is_passing for one in ended):
             # The storage has no room or does not answer: the next job would not start either.
             self._claims_from_s = time.monotonic() + _STORAGE_PAUSE_S
@@ -177,13 +175,12 @@ class Reconciler:
         claiming = claiming and self._has_free_slots()
         if changed or (claiming and backlog.has_ready()):
             backlog.follow_templates()
-        are_due = self._on_disk.are_due(ended, found)
-        claiming = claiming and (bool(are_due or adding) or backlog.has_ready())
+        claiming = claiming and (bool(ended or found or adding) or backlog.has_ready())
         if claiming:
             for outlet in self._outlets.values():
                 outlet.refresh_capacity()
         idle = self._idle_gpus.news(self._attempts, self._store.fold, time.time())
-        has_news = bool(are_due or idle or adding or self._copies.has_news)
+        has_news = bool(ended or found or idle or adding or self._copies.has_news)
         if not (has_news or claiming or self._placements_are_due() or self._is_edited()):
             return 0
         if not claiming or self._script_lock is None:
@@ -261,7 +258,9 @@ class Reconciler:
 
     def due_in_s(self, *, claiming: bool) -> float | None:
         """Seconds until `reconcile` is due although nothing has happened; None when never."""
-        if any(one.ended is not None and not self._on_disk.knows(one.key) for one in self._attempts):
+        if self._on_disk.has_news or any(
+            one.ended is not None and not self._on_disk.holds(one.key) for one in self._attempts
+        ):
             return 0.0
         waits = [self._status_problem.due_in_s(), self._attempts.due_in_s(), self._on_disk.due_in_s()]
         if self._attempts.unrecorded():

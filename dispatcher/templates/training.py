@@ -157,7 +157,7 @@ def _load(path: str | os.PathLike[str]) -> Template:
         status = os.stat(path)
         return _parse(os.fspath(path), status.st_mtime_ns, status.st_size)
     except FileNotFoundError:
-        problem = "there is no such template; write it, or name another under the method in dispatcher.yaml"
+        problem = "there is no such template; write it, or give the method a `command` in dispatcher.yaml"
         raise TemplateError(f"{path}: {problem}") from None
     except OSError as error:
         raise TemplateError(f"{path}: the template cannot be read: {error.strerror}") from error

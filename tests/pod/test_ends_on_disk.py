@@ -65,7 +65,6 @@ def test_an_end_without_an_exit_status_tells_of_nothing_that_could_be_lost(layou
     ends = EndsOnDisk(layout, print)
     found = Found(KEY, Ended(None))
     assert ends.found([found]) == [found]
-    assert ends.are_due([], [found])
     assert synced == []
     ends.close()
 

@@ -165,7 +165,7 @@ def test_templates_that_cannot_be_used(tmp_path: Path, text: str, expected: str)
 
 
 def test_a_missing_template_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(TemplateError, match="there is no such template; write it, or name another"):
+    with pytest.raises(TemplateError, match="there is no such template; write it, or give the method"):
         render_training(tmp_path / "none.py", entry(), method())
 
 

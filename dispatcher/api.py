@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.base import files
 from dispatcher.base.users import owner_by, user_at_host
 from dispatcher.base.values import BadValueError, shown, text_of
-from dispatcher.config import Config, load_config
-from dispatcher.errors import DispatcherError, StateError, StorageError, UsageError, nearest
+from dispatcher.config import Config, load_config, load_readable
+from dispatcher.errors import ConfigError, DispatcherError, StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
 from dispatcher.matrix.entry import READERS
 from dispatcher.report import changes
@@ -71,7 +71,8 @@ class Workspace:
     `--user`; all of them must hold.
 
     `warn` is told of a change that is recorded, but that the status file cannot show yet, as on a full disk; without
-    it, that is a StorageError.
+    it, that is a StorageError. It is told also of faults in dispatcher.yaml by methods that do not depend on these;
+    without it, they raise ConfigError, too.
     """
 
     def __init__(
@@ -90,15 +91,20 @@ class Workspace:
         """The settings of dispatcher.yaml."""
         return load_config(Layout(self.root))
 
+    @functools.cached_property
+    def readable_config(self) -> Config:
+        """As `config`, for what goes on with a faulty dispatcher.yaml: `warn` is told of the faults."""
+        return self.config if self._warn is None else load_readable(Layout(self.root), None, self._warn)
+
     @property
     def layout(self) -> Layout:
         """The paths of all files."""
-        return self.config.layout
+        return self.readable_config.layout
 
     @functools.cached_property
     def store(self) -> Store:
         """The run state, for operations that have no method here."""
-        config = self.config
+        config = self.readable_config
         return Store(
             config.layout,
             by=self._by or user_at_host(),
@@ -110,7 +116,7 @@ class Workspace:
 
     @functools.cached_property
     def _reader(self) -> SnapshotReader:
-        return SnapshotReader(self.layout, self.config, self.store)
+        return SnapshotReader(self.layout, self.readable_config, self.store)
 
     def snapshot(self) -> Snapshot:
         """The state of everything at this moment: records, entries, progress, pauses, refused edits, pods.
@@ -210,7 +216,7 @@ class Workspace:
         until_s = snapshot.now_s if until_s is None else min(until_s, snapshot.now_s)
         days = days_between(since_s, until_s, Clock(snapshot.now_s, utc)) if DAY in by else ()
         window = Window(since_s, until_s, tuple(days))
-        return read_usage(self.config, snapshot, window, by, _parsed(where, user))
+        return read_usage(self.readable_config, snapshot, window, by, _parsed(where, user))
 
     def clean(
         self,
@@ -427,7 +433,7 @@ class Workspace:
         `why` is shown by `status`, with the name under which the change is recorded. Raises UsageError when the scope
         is unknown or paused already.
         """
-        values = check_scope(scope, self.snapshot(), self.config)
+        values = check_scope(scope, self.snapshot(), self.readable_config)
         with self.transaction() as tx:
             paused = self.store.fold.pauses.get(scope)
             if paused is not None:
@@ -460,7 +466,7 @@ class Workspace:
         from dispatcher.report.notices import notice_rows
 
         self.store.refresh(to_the_end=True, for_display=True)
-        return notice_rows(self.store.fold.notices, self.config.notify, time.time())
+        return notice_rows(self.store.fold.notices, self.readable_config.notify, time.time())
 
     def clear_notices(self) -> list[int]:
         """Dismiss notices that failed for good, and those of which nobody knows whether they arrived; their numbers."""
@@ -619,7 +625,10 @@ class Workspace:
         from dispatcher.doctor.prove_locks import prove_for_command
         from dispatcher.run_state.projection import Projector
 
-        prove_for_command(self.store, self.layout, self.config.lock)
+        config = self.readable_config
+        if config.doubtful:
+            raise ConfigError(config.doubtful)
+        prove_for_command(self.store, config.layout, config.lock)
         projector = Projector(self.store)
         projector.check_replaced()
         yield

@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -145,6 +145,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     # Who is told what; None: nobody.
     notify: Notify | None = None
     limits: tuple[RunningLimit, ...] = ()
+    # The file of --hosts.
+    hosts_file: Path | None = None
+    # Why it is not known for certain where the run state is and how it is locked: nothing may be changed there.
+    doubtful: str = ""
 
     def gpu_idle_of(self, method: str) -> GpuIdle:
         """When jobs of a method leave their GPUs idle, and what becomes of them."""
@@ -271,6 +275,8 @@ _METHOD_KEYS: Final[_Fields] = {
 _HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")
 # Read by dispatcher/notify_config.py.
 _NOTIFY: Final = "notify"
+# What has nothing to do with the run state. A fault elsewhere may be the misspelt name of the status file.
+_APART: Final = ("methods", "limits", _NOTIFY, *_HOSTS_KEYS)
 
 
 def load_config(layout: Layout, hosts_file: Path | None = None) -> Config:
@@ -279,17 +285,40 @@ def load_config(layout: Layout, hosts_file: Path | None = None) -> Config:
     `hosts_file` has further clusters and hosts, in the same keys. Where both describe one of the same name, that file's
     description is used as a whole; so is its `priority`, and its line of `gres_mapping` for a chip.
     """
-    document = _load(layout.config_file)
+    return _read_config(layout, hosts_file, None)
+
+
+def load_readable(layout: Layout, hosts_file: Path | None, warn: Callable[[str], object]) -> Config:
+    """As `load_config`, for what does not depend on all of it: faults are told to `warn`, and count as not set."""
+
+    def tell(text: str) -> None:
+        warn(f"what is faulty in the configuration counts as not set: {text}")
+
+    return _read_config(layout, hosts_file, tell)
+
+
+def _read_config(layout: Layout, hosts_file: Path | None, tell: Callable[[str], object] | None) -> Config:
+    try:
+        document = _load(layout.config_file)
+    except ConfigError as error:
+        if tell is None:
+            raise
+        tell(str(error))
+        return Config(layout=layout, matrix=layout.default_matrix, hosts_file=hosts_file, doubtful=str(error))
     if document is None and hosts_file is None:
         return Config(layout=layout, matrix=layout.default_matrix)
     config, faults = _read_settings(layout, document or {})
     others: list[str] = []
-    config = msgspec.structs.replace(config, hosts=_hosts(document or {}, faults, hosts_file, others))
+    hosts = _hosts(document or {}, faults, hosts_file, others)
+    config = msgspec.structs.replace(config, hosts=hosts, hosts_file=hosts_file)
     wrong = [(layout.config_file, faults), (hosts_file, others)]
     texts = [str(ConfigError.of(path, listed)) for path, listed in wrong if listed]
-    if texts:
+    if texts and tell is None:
         raise ConfigError("\n".join(texts))
-    return config
+    if texts and tell is not None:
+        tell("\n".join(texts))
+    doubts = [fault for fault in faults if not fault.startswith(_APART)]
+    return msgspec.structs.replace(config, doubtful=str(ConfigError.of(layout.config_file, doubts)) if doubts else "")
 
 
 def _hosts(document: Mapping[Any, Any], faults: list[str], hosts_file: Path | None, others: list[str]) -> Hosts:

@@ -38,7 +38,7 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
     from dispatcher.doctor.fitness import refuse_read_only
 
     workspace = open_workspace()
-    refuse_read_only(workspace.config.layout)
+    refuse_read_only(workspace.layout)
     if clear_refused:
         cleared = workspace.clear_refused(jobs)
         click.echo(f"{counted(len(cleared), 'refused hand edit')} cleared")

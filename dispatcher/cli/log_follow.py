@@ -224,7 +224,9 @@ class Follower:
         from dispatcher.cli.remote_log import log_elsewhere
         from dispatcher.config import load_config
 
-        return log_elsewhere(load_config(self._workspace.layout, self._choice.hosts_file), paths)
+        hosts_file = self._choice.hosts_file
+        config = self._workspace.readable_config
+        return log_elsewhere(config if hosts_file is None else load_config(config.layout, hosts_file), paths)
 
     def _follow_elsewhere(self, elsewhere: Elsewhere, job: str, number: int) -> None:
         """Copy what was brought home of the log, then the rest from where it is written."""

@@ -36,7 +36,7 @@ def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None 
     next_tell_s = 0.0
     # A pod takes a moment to find a new job.
     expected = SLOT
-    next_poll_s = time.monotonic() + workspace.config.poll_interval_s
+    next_poll_s = time.monotonic() + workspace.readable_config.poll_interval_s
     with goes_on_when_interrupted(jobs), Ends(workspace.store, jobs) as ends:
         while True:
             try:
@@ -48,7 +48,7 @@ def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None 
                     next_tell_s, expected = time.monotonic() + _TELL_PAUSE_S, ""
                 if time.monotonic() >= next_poll_s:
                     look_after(workspace, [*ends.left], hosts_file)
-                    next_poll_s = time.monotonic() + workspace.config.poll_interval_s
+                    next_poll_s = time.monotonic() + workspace.readable_config.poll_interval_s
                 trouble = ""
                 ends.pause(min(next_tell_s, next_poll_s) - time.monotonic())
             except _TROUBLE as error:

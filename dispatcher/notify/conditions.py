@@ -47,7 +47,7 @@ class Conditions:
         stalled: Callable[[], Mapping[str, float | None]] = dict,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._limit_s = nothing_running_after_s
+        self.nothing_running_after_s = nothing_running_after_s
         self._read_pods = read_pods
         self._is_dead = is_dead
         self._find_stalled = stalled
@@ -69,7 +69,7 @@ class Conditions:
         """Seconds until nothing has run for long enough; None when something runs, or nothing waits."""
         if self._nothing_since_s is None:
             return None
-        left_s = self._nothing_since_s + self._limit_s - self._monotonic()
+        left_s = self._nothing_since_s + self.nothing_running_after_s - self._monotonic()
         return left_s if left_s > 0 else None
 
     def nothing_runs_since(self, seconds: float) -> None:
@@ -78,7 +78,7 @@ class Conditions:
 
     def nothing_will_run(self) -> None:
         """No process is left that starts jobs."""
-        self.nothing_runs_since(self._limit_s)
+        self.nothing_runs_since(self.nothing_running_after_s)
 
     def news(self, fold: Fold, *, is_old: bool = False) -> list[Incident]:
         """What is to be written into the journal."""
@@ -161,7 +161,7 @@ class Conditions:
         if self._nothing_since_s is None:
             self._nothing_since_s = now_s
         idle_s = now_s - self._nothing_since_s
-        if known or idle_s < self._limit_s or not _waits(fold):
+        if known or idle_s < self.nothing_running_after_s or not _waits(fold):
             return {}, []
         text = f"{counted(fold.count(State.QUEUED), 'job waits', 'jobs wait')}, and none runs"
         text += f"; paused: {first_names(list(fold.pauses))}" if fold.pauses else ""

@@ -40,7 +40,6 @@ class Notifier:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._config = config
         self._notify = config.notify or Notify()
         self._conditions = conditions
         self._log = log
@@ -61,9 +60,18 @@ class Notifier:
                 self._register(tx)
         self._has_begun = True
 
+    def follow(self, notify: Notify) -> None:
+        """Tell by these settings from now on, and make known that they have changed."""
+        self._notify = notify
+        self._zone = zone_of(notify.zone)
+        self._conditions.nothing_running_after_s = notify.nothing_running_after_s
+        self._seen = self._due_s = None
+        self._has_begun = False
+        self.begin()
+
     def step(self, *, poll_is_due: bool, at_once: bool = False) -> None:
         """Do what is due; never waits. `at_once`: tell what happened without the delay that bundles."""
-        if not self._notify.targets:
+        if not (self._notify.targets or self.is_busy()):
             return
         self._collect()
         now_s = self._clock()
@@ -94,7 +102,7 @@ class Notifier:
 
     def due_in_s(self) -> float | None:
         """Seconds until `step` is due although nothing has happened; None when never."""
-        if not self._notify.targets:
+        if not (self._notify.targets or self.is_busy()):
             return None
         waits = [sending.due_in_s() for sending in self._sending.values()]
         waits += [0.0] if self._ended else []
@@ -136,7 +144,8 @@ class Notifier:
     def _register(self, tx: Transaction) -> None:
         """At the beginning, and where an older dispatcher has begun a generation without it.
 
-        At no other time: another pod has started with a newer file, which may have removed targets, or all of them.
+        And when its settings have changed. At no other time: another pod goes by a newer file, which may have removed
+        targets, or all of them.
         """
         fold = self._store.fold
         if self._is_registered() or (fold.notices.is_known and self._has_begun):
@@ -201,7 +210,7 @@ class Notifier:
         return claimed
 
     def _send(self, notice: Notice, name: str) -> None:
-        root = self._config.layout.root
+        root = self._store.layout.root
         content = payload(root.name, name, notice.number, notice.causes, notice.tries, workspace_id(root), self._zone)
         try:
             self._sending[notice.number] = Sending(self._notify.targets[name], content)

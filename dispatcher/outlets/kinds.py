@@ -35,7 +35,7 @@ DEFAULT: Final = LOCAL
 
 
 # Between a host's name, which has none, and the part of it that attempts were submitted to.
-_PART: Final = "@"
+PART: Final = "@"
 
 
 class OutletKind(msgspec.Struct, frozen=True):
@@ -114,7 +114,7 @@ def make_for_orphans(context: PodContext, name: str) -> Outlet | None:
         from dispatcher.outlets.local.outlet import LocalOutlet
 
         return LocalOutlet(msgspec.structs.replace(context, gpus="", cpu_slots=0))
-    name, _, part = name.partition(_PART)
+    name, _, part = name.partition(PART)
     host = context.config.hosts.hosts.get(name)
     if host is None:
         return None
@@ -136,7 +136,7 @@ def orphan_outlet(config: Config, paths: AttemptPaths, outlet: str) -> str:
     except StorageError:
         return outlet
     part = host.submits_to if submission is None else submission.part
-    return outlet if part in ("", host.submits_to) else f"{outlet}{_PART}{part}"
+    return outlet if part in ("", host.submits_to) else f"{outlet}{PART}{part}"
 
 
 def _with(config: Config, host: AnyHost) -> Config:

@@ -6,6 +6,7 @@ The loop
   wake              Waiting for a descriptor, a signal, a changed file or the time.
   reconciler        One pass: record what has ended and claim what comes next in one transaction, then start it.
   lasting_fault     What is said of steps that fail again and again; summary: of what runs and of what was done.
+  current_config    The configuration in force; dispatcher.yaml may change while the pod runs.
   options           The command-line options of a pod.
   notices           What the pod tells people beside its loop and before it ends; stalled: which of its attempts have.
   registration      The pod's name and its file, with the heartbeat; saving: a long journal's fold, saved in a thread.

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from dispatcher.base.host import host_name
-from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.limits import Limits
 from dispatcher.outlets.base import Outlet, Request
 from dispatcher.pod.claim import ClaimQueue
 from dispatcher.pod.code_copies import CodeCopies
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.external_jobs import ExternalJobs
 from dispatcher.pod.failures import Failed, Failures
@@ -45,7 +45,7 @@ class Backlog:
     def __init__(
         self,
         store: Store,
-        config: Config,
+        config: CurrentConfig,
         options: PodOptions,
         outlets: Mapping[str, Outlet],
         attempts: RunningAttempts,
@@ -57,7 +57,7 @@ class Backlog:
         may_be_missing = options.matrix is None and (
             not options.until_empty or store.layout.submitted_manifest.exists()
         )
-        path = options.matrix or config.matrix
+        path = options.matrix or config.now.matrix
         self.manifest = CurrentManifest(path, store, log, may_be_missing=may_be_missing)
         # Whether there may be submitted jobs whose lines were not read yet, and up to which line of the journal there
         # are none; `_new` are those of them that are known.
@@ -65,8 +65,8 @@ class Backlog:
         self._read_at = 0
         self._new: set[str] = set()
         self.unmet = UnmetOptions(options.methods, options.where)
-        self.startable = Startable(config, log, outlets)
-        self.external = ExternalJobs(config, log)
+        self.startable = Startable(config.now, log, outlets)
+        self.external = ExternalJobs(config.now, log)
         self.host_note = ""
         self._store = store
         self._config = config
@@ -86,7 +86,7 @@ class Backlog:
         # Whether entries of the manifest have lost their records, to be queued anew.
         self._forgotten = False
         self.failures = Failures(options.max_fails)
-        self._in_flight = InFlight(Limits.of(config))
+        self._in_flight = InFlight(Limits.of(config.now))
         self._attempt_entries = AttemptEntries()
         # What was last reported of limits on keys that no entry has.
         self._unknown_keys: list[str] = []
@@ -102,11 +102,11 @@ class Backlog:
 
     def request_of(self, entry: Entry) -> Request:
         """What an attempt of the entry asks for."""
-        return request_of(self._config, entry, self._options.request)
+        return request_of(self._config.now, entry, self._options.request)
 
     def wants_copy(self, entry: Entry) -> bool:
         """Whether attempts of the entry run a copy of the code."""
-        return self._config.wants_copy(entry.method, entry.snapshot)
+        return self._config.now.wants_copy(entry.method, entry.snapshot)
 
     def follow_copies(self) -> None:
         """Have copies of the code made that jobs lack."""
@@ -160,6 +160,17 @@ class Backlog:
             self._elsewhere.discard(attempt.key.job_id)
             self._log(f"found {attempt.key.job_id} (attempt {attempt.key.number}) again")
 
+    def follow_config(self) -> bool:
+        """Take in a configuration that was replaced. Returns whether there is another one."""
+        if not self._config.follow():
+            return False
+        config = self._config.now
+        self.startable.follow(config)
+        self._in_flight = InFlight(Limits.of(config))
+        # As with another manifest, everything is decided anew.
+        self._replaced = True
+        return True
+
     def follow_manifest(self, *, thoroughly: bool = True) -> None:
         """Take in a manifest that was replaced, and queue anew the entries whose records people have deleted.
 
@@ -172,6 +183,7 @@ class Backlog:
             self._warn_of_unmet_options()
         self._has_begun = True
         if self._replaced:
+            self._warn_of_unknown_keys()
             self._check_entries()
             self.manifest.queue_new()
             self._rebuild_queue()
@@ -227,11 +239,13 @@ class Backlog:
         self._note_host_pause(pauses.get(host_scope(host_name())))
         self._hold(pauses.values())
 
-    def _warn_of_unmet_options(self) -> None:
+    def _warn_of_unknown_keys(self) -> None:
         unknown = self._in_flight.limits.unknown(self.manifest.entries.values())
         for text in unknown if unknown != self._unknown_keys else ():
             self._log(f"warning: {text}")
         self._unknown_keys = unknown
+
+    def _warn_of_unmet_options(self) -> None:
         news = self.unmet.check(self.manifest.name, self.manifest.entries)
         for warning in news if self._has_begun else ():
             self._log(warning)
@@ -307,13 +321,13 @@ class Backlog:
         self._attempt_entries.note(self._in_flight, job, record, self.manifest.entries.get(job))
 
     def _on_move(self, entry: Entry) -> str:
-        return self._config.method(entry.method).on_move
+        return self._config.now.method(entry.method).on_move
 
     def _longest_pause_s(self, entry: Entry, record: Record) -> float:
-        return longest_pause_s(record, self._config.method(entry.method).backoff_s)
+        return longest_pause_s(record, self._config.now.method(entry.method).backoff_s)
 
     def _pack_of(self, entry: Entry) -> int:
-        return self._config.method(entry.method).pack
+        return self._config.now.method(entry.method).pack
 
     def _hold(self, pauses: Iterable[Pause]) -> None:
         """Keep new attempts off paused GPUs and off those that external attempts use."""

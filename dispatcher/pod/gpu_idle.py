@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from dispatcher.config import Config, GpuIdle
+from dispatcher.config import GpuIdle
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import GPU_IDLE
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.recording import is_current
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state import events
@@ -21,7 +22,7 @@ _MINUTE_S: Final = 60.0
 class IdleGpus:
     """Compares what outlets tell of the GPUs of attempts with what the journal says."""
 
-    def __init__(self, config: Config, entry_of: Callable[[str], Entry | None]) -> None:
+    def __init__(self, config: CurrentConfig, entry_of: Callable[[str], Entry | None]) -> None:
         self._config = config
         self._entry_of = entry_of
 
@@ -66,7 +67,7 @@ class IdleGpus:
     def _is_over(self, job: str, idle_s: float) -> GpuIdle | None:
         """What was exceeded by GPUs that were idle for so long; None when nothing was."""
         entry = self._entry_of(job)
-        limit = self._config.gpu_idle_of(entry.method if entry is not None else "")
+        limit = self._config.now.gpu_idle_of(entry.method if entry is not None else "")
         return limit if limit.after_s is not None and idle_s >= limit.after_s else None
 
 

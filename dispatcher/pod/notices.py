@@ -12,6 +12,7 @@ from dispatcher.notify.checks import refuse_unusable
 from dispatcher.notify.conditions import Conditions
 from dispatcher.notify.notifier import Notifier
 from dispatcher.notify_config import Notify
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.stalled import Watched
@@ -36,7 +37,7 @@ class PodNotices:
     def __init__(
         self,
         store: Store,
-        config: Config,
+        config: CurrentConfig,
         options: PodOptions,
         observer: Observer,
         reconciler: Reconciler,
@@ -50,15 +51,19 @@ class PodNotices:
         self._log = log
         self._notifier: Notifier | None = None
         self._conditions: Conditions | None = None
+        # The settings that the notifier goes by.
+        self._followed: Notify | None = None
 
     def check(self) -> None:
         """Raise ConfigError where this pod could not tell what it is to tell."""
-        if self._config.notify is not None and not self._options.once:
-            refuse_unusable(self._config.layout.config_file, self._config.notify)
+        notify = self._config.now.notify
+        if notify is not None and not self._options.once:
+            refuse_unusable(self._config.now.layout.config_file, notify)
 
     def begin(self) -> None:
         """Make known who is told what, from now on."""
-        notify, layout = self._config.notify, self._config.layout
+        self._followed = notify = self._config.now.notify
+        layout = self._config.now.layout
         if self._options.once or (notify is None and not self._store.fold.notices.targets):
             return
         self._conditions = Conditions(
@@ -67,18 +72,28 @@ class PodNotices:
             lambda info: is_dead(info, self._observer.is_alive, self._options.pod),
             Watched(self._store, self._config, self._reconciler).stalled,
         )
-        self._notifier = Notifier(self._store, self._config, self._conditions, self._log)
+        self._notifier = Notifier(self._store, self._config.now, self._conditions, self._log)
         self._notifier.begin()
 
     def _others_live(self) -> bool:
-        layout, me = self._config.layout, self._options.pod
+        layout, me = self._config.now.layout, self._options.pod
         others = (info for info in liveness.read_pods(layout) if info.pod != me and info.phase != "ended")
         return any(map(self._observer.is_alive, others))
 
     def step(self, *, poll_is_due: bool) -> None:
         """Do what is due; never waits."""
+        if self._config.now.notify != self._followed:
+            self._follow_config()
         if self._notifier is not None:
             self._notifier.step(poll_is_due=poll_is_due)
+
+    def _follow_config(self) -> None:
+        if self._notifier is None:
+            self.begin()
+            return
+        notify = self._config.now.notify
+        self._notifier.follow(notify or Notify())
+        self._followed = notify
 
     def due_in_s(self) -> float | None:
         return None if self._notifier is None else self._notifier.due_in_s()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
+
+from dispatcher.config import Config
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.outlets.base import Key, Outlet
 from dispatcher.outlets.context import PodContext
-from dispatcher.outlets.kinds import make_for_orphans, make_outlets, orphan_outlet
+from dispatcher.outlets.kinds import PART, make_for_orphans, make_outlets, orphan_outlet
 
 
 class PodOutlets(Mapping[str, Outlet]):
@@ -55,6 +58,15 @@ class PodOutlets(Mapping[str, Outlet]):
             return None
         self.without_slots[name] = made
         return made
+
+    def follow(self, config: Config) -> None:
+        """Make outlets by this configuration from now on; those that there are stay as they are."""
+        self._context = msgspec.structs.replace(self._context, config=config)
+        self._problems.clear()
+
+    def names(self) -> set[str]:
+        """The names of all outlets that were made, of hosts as they are configured."""
+        return {*self._own, *(name.partition(PART)[0] for name in self.without_slots)}
 
     def _cannot(self, name: str, why: str) -> None:
         self._problems[name] = f"attempts of dead dispatchers on {name} cannot be looked after here: {why}"

@@ -9,9 +9,9 @@ import msgspec
 
 from dispatcher.base.messages import first_names
 from dispatcher.base.times import parse_time
-from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Key
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.offers import Offer, offers_of_others, request_of
 from dispatcher.pod.placing import home_of
 from dispatcher.pod.running_attempts import RunningAttempt
@@ -24,7 +24,7 @@ class QueueLimits:
 
     def __init__(
         self,
-        config: Config,
+        config: CurrentConfig,
         me: str,
         observer: Observer,
         own_offer: Callable[[], Offer],
@@ -83,7 +83,7 @@ class QueueLimits:
         if entry is None or record is None:
             return False
         limit_s = entry.queue_limit_s
-        limit_s = self._config.method(entry.method).queue_limit_s if limit_s is None else limit_s
+        limit_s = self._config.now.method(entry.method).queue_limit_s if limit_s is None else limit_s
         if limit_s is None:
             return False
         key = attempt.key
@@ -99,13 +99,13 @@ class QueueLimits:
         """What the live pods take; of this one only the outlets with room."""
         mine, free = self._own_offer(), set(self._free())
         outlets = {name: outlet for name, outlet in mine.outlets.items() if name in free}
-        others = offers_of_others(self._config.layout, self._me, self._observer.pod_is_alive)
+        others = offers_of_others(self._config.now.layout, self._me, self._observer.pod_is_alive)
         return [msgspec.structs.replace(mine, outlets=outlets), *(offer for _, offer in others)]
 
     def _can_move(self, entry: Entry, record: Record, outlet: str, offers: Iterable[Offer]) -> bool:
         """Whether one of these offers has another outlet for the entry that can take it now."""
-        request, home = request_of(self._config, entry), home_of(entry, record)
-        on_move = self._config.method(entry.method).on_move
+        request, home = request_of(self._config.now, entry), home_of(entry, record)
+        on_move = self._config.now.method(entry.method).on_move
         for offer in offers:
             elsewhere = {name: one for name, one in offer.outlets.items() if name != outlet}
             other = msgspec.structs.replace(offer, outlets=elsewhere)

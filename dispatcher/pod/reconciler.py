@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from dispatcher.base import files
 from dispatcher.base.messages import counted
-from dispatcher.config import Config
 from dispatcher.errors import LockLostError
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANNOT_START, PREEMPTED, QUEUE_LIMIT
@@ -20,6 +19,7 @@ from dispatcher.pod.adding import Adding
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claiming import Claimer
 from dispatcher.pod.code_copies import CodeCopies
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.ends_on_disk import EndsOnDisk
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.gpu_idle import IdleGpus
@@ -62,7 +62,7 @@ class Reconciler:
     def __init__(
         self,
         store: Store,
-        config: Config,
+        config: CurrentConfig,
         options: PodOptions,
         outlets: PodOutlets,
         observer: Observer,
@@ -76,14 +76,14 @@ class Reconciler:
         self._outlets = outlets
         self._log = log
         self._show_claims = show_claims
-        self._attempts = RunningAttempts(config.layout, outlets, outlets.without_slots)
-        self._fence = Fence(config.layout, options.pod, observer.pod_is_alive, log)
-        self._copies = CodeCopies(config.layout, log)
+        self._attempts = RunningAttempts(config.now.layout, outlets, outlets.without_slots)
+        self._fence = Fence(config.now.layout, options.pod, observer.pod_is_alive, log)
+        self._copies = CodeCopies(config.now.layout, log)
         if options.addition is not None and options.addition.code:
             self._copies.there.add(options.addition.code)
         self._backlog = Backlog(store, config, options, outlets, self._attempts, self._fence, self._copies, log)
         self._claimer = Claimer(options, outlets, self._backlog, self._fence)
-        self._collector = Collector(config.layout)
+        self._collector = Collector(config.now.layout)
         self._starter = Starter(
             config,
             options.pod,
@@ -97,17 +97,17 @@ class Reconciler:
         self._tally = Tally()
         self._adding = Adding(options, outlets, self._backlog)
         self._recorder = Recorder(store, config, outlets.place, self.entries, log)
-        self._on_disk = EndsOnDisk(config.layout, log)
+        self._on_disk = EndsOnDisk(config.now.layout, log)
         # After an attempt that could not be started because of the storage.
         self._claims_from_s = 0.0
         self._recovery = Recovery(
-            config.layout, options.pod, outlets, observer, outlets.for_orphans, outlets.name_for_orphan
+            config.now.layout, options.pod, outlets, observer, outlets.for_orphans, outlets.name_for_orphan
         )
         self._queue_limits = QueueLimits(config, options.pod, observer, self._backlog.offer, self._outlets_with_room)
         self._idle_gpus = IdleGpus(config, self._backlog.entry)
         self._status_problem = StatusProblem(store, log)
-        path = config.script_lock
-        self._script_lock = None if path is None else ScriptLock(path, config.layout.root, log)
+        path = config.now.script_lock
+        self._script_lock = None if path is None else ScriptLock(path, config.now.layout.root, log)
         # The last line of the journal with a claim that the script must be shown.
         self._claimed_at = 0
         self._something_changed = True
@@ -119,8 +119,13 @@ class Reconciler:
         `note_start` writes into the first transaction.
         """
         self._write_start(note_start)
+        self._follow_config()
         self._backlog.follow_manifest()
         self._backlog.adopt()
+
+    def _follow_config(self) -> None:
+        if self._backlog.follow_config():
+            self._outlets.follow(self._config.now)
 
     def _write_start(self, note_start: Callable[[Transaction], None]) -> None:
         """The first transaction may wait for what a dead holder of the lock has left, and so lose the lock itself."""
@@ -154,6 +159,7 @@ class Reconciler:
             self._something_changed = False
             self._store.refresh()
             backlog.sync()
+            self._follow_config()
             backlog.follow_manifest(thoroughly=poll_is_due)
         if claiming:
             backlog.follow_copies()
@@ -246,7 +252,7 @@ class Reconciler:
 
     def files_to_watch(self) -> list[Path]:
         """The files whose changes `note_change` is to be called for; new templates may join them at any time."""
-        return [self._backlog.manifest.path, *self._backlog.startable.templates()]
+        return [self._backlog.manifest.path, *self._config.files(), *self._backlog.startable.templates()]
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when an attempt has news."""
@@ -315,7 +321,7 @@ class Reconciler:
         manifest = self._backlog.manifest
         slots = " and ".join(filter(None, (outlet.describe() for outlet in self._outlets.values())))
         lines = [f"{slots}; {manifest.name}: {manifest.counts()}", *manifest.warnings()]
-        neglected = ignored_file_text(self._config.layout, (self._config.matrix, manifest.path))
+        neglected = ignored_file_text(self._config.now.layout, (self._config.now.matrix, manifest.path))
         if neglected:
             lines.append(f"warning: {neglected}")
         return [*lines, *self._backlog.unmet.warnings]
@@ -404,7 +410,10 @@ class Reconciler:
                 self._backlog.sync()
                 if adding:
                     self._adding.append(self._store, tx)
-                if claiming and not self._why_no_claims():
+                if claiming and self._config.has_changed():
+                    # A job that was requeued after a correction must run with it.
+                    self._something_changed = self._claimer.is_incomplete = True
+                elif claiming and not self._why_no_claims():
                     claims = self._claimer.claim(tx)
                 if adding:
                     self._adding.hold_rest(tx)
@@ -437,7 +446,7 @@ class Reconciler:
 
     def _limit_s(self, job: str) -> float | None:
         entry = self._backlog.entry(job)
-        return None if entry is None else time_limit_s(entry, self._config.method(entry.method)) or None
+        return None if entry is None else time_limit_s(entry, self._config.now.method(entry.method)) or None
 
     def _carry_out_desired(self, *, poll_is_due: bool) -> None:
         """Stop what people want stopped, and kill what is no longer its job's current attempt.
@@ -483,7 +492,7 @@ class Reconciler:
         problem = self._backlog.external.problem
         if (unreadable or self._script_waits()) and not problem:
             # A claim that cannot be shown there is one that the script does not know of.
-            return f"{self._config.layout.status_file} cannot be updated, and a script relies on it"
+            return f"{self._config.now.layout.status_file} cannot be updated, and a script relies on it"
         return problem or self.too_many_failures()
 
     def _script_waits(self) -> bool:
@@ -534,7 +543,7 @@ class Reconciler:
         if not refused:
             return {}
         matrix = os.fspath(self._backlog.manifest.path)
-        found = offers_of_others(self._config.layout, self._options.pod, self._observer.pod_is_alive)
+        found = offers_of_others(self._config.now.layout, self._options.pod, self._observer.pod_is_alive)
         waiting = self._backlog.queue.waiting(_now(), [offer for info, offer in found if info.matrix == matrix])
         return {job: waiting.why(job) for job in refused}
 
@@ -543,6 +552,7 @@ class Reconciler:
             self._backlog.host_note,
             self._backlog.external.problem,
             self._backlog.manifest.problem,
+            *self._config.notes(),
             self._backlog.startable.note,
             self._status_problem.reported,
             *self._backlog.limit_notes(),

@@ -10,13 +10,14 @@ import msgspec
 
 from dispatcher.base.host import host_name
 from dispatcher.base.times import parse_time
-from dispatcher.config import Config
+from dispatcher.config import Method
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.outlets.lost_claims import LostClaim, lost_claim
 from dispatcher.pod import outcome
 from dispatcher.pod.breaker import Breaker
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.outcome import Policy
 from dispatcher.pod.placements import begun_change, gpu_field
 from dispatcher.pod.recover import Found
@@ -81,18 +82,21 @@ class Recorder:
     def __init__(
         self,
         store: Store,
-        config: Config,
+        config: CurrentConfig,
         place_of: Callable[[str], str],
         entries: Callable[[], Mapping[str, Entry]],
         log: Callable[[str], None],
     ) -> None:
         self.failures = 0
-        self._breaker = Breaker(config.method, entries, self._record)
+        self._breaker = Breaker(self._method, entries, self._record)
         self._store = store
         self._config = config
         self._place_of = place_of
         self._entries = entries
         self._log = log
+
+    def _method(self, name: str) -> Method:
+        return self._config.now.method(name)
 
     def _record(self, job: str) -> Record | None:
         return self._store.records.get(job)
@@ -104,7 +108,7 @@ class Recorder:
         job, number = attempt.key.job_id, attempt.key.number
         record = tx.record(job)
         if is_forgotten(record, number):
-            claim_again(tx, lost_claim(self._config.layout, job, number))
+            claim_again(tx, lost_claim(self._config.now.layout, job, number))
             record = tx.record(job)
         if record is None or not is_current(record, number):
             return
@@ -118,7 +122,7 @@ class Recorder:
         job, number = key.job_id, key.number
         record = tx.record(job)
         if is_forgotten(record, number):
-            claim_again(tx, lost_claim(self._config.layout, job, number))
+            claim_again(tx, lost_claim(self._config.now.layout, job, number))
             record = tx.record(job)
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is no longer the current attempt: not recorded"
@@ -223,18 +227,18 @@ class Recorder:
 
     def _place(self, record: Record) -> str | None:
         """Where the attempt has kept its checkpoints; None in a workspace without hosts, which has one place."""
-        place = self._place_of(record.outlet or DEFAULT) if self._config.hosts.hosts else ""
+        place = self._place_of(record.outlet or DEFAULT) if self._config.now.hosts.hosts else ""
         return place or record.checkpoint_at
 
     def _policy(self, entry: Entry | None) -> Policy:
         if entry is None:
-            return Policy(max_requeues=self._config.max_requeues)
-        method = self._config.method(entry.method)
+            return Policy(max_requeues=self._config.now.max_requeues)
+        method = self._config.now.method(entry.method)
         return Policy(
             retries=method.retries if entry.retries is None else entry.retries,
             retry_on=method.retry_on if entry.retry_on is None else entry.retry_on,
             backoff_s=method.backoff_s,
-            max_requeues=self._config.max_requeues,
+            max_requeues=self._config.now.max_requeues,
             on_lost=method.on_lost,
             on_preempted=method.on_preempted,
         )

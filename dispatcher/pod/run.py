@@ -16,6 +16,7 @@ from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError, UsageError
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.lasting_fault import LastingFault
 from dispatcher.pod.notices import PodNotices
 from dispatcher.pod.offers import own_offer, published
@@ -122,12 +123,13 @@ class Pod:
         self.projector = Projector(store)
         # A script that goes by the status file cannot wait for an editor that has it open.
         show_claims = functools.partial(self.projector.write, over_editors=True)
-        self.reconciler = Reconciler(store, config, options, outlets, observer, log, show_claims)
+        current = CurrentConfig(config, log, outlets.names)
+        self.reconciler = Reconciler(store, current, options, outlets, observer, log, show_claims)
         store.while_waiting = registration.beat
         self._saver = Saver(store)
         self._session = Session(store, registration, options)
         self._observer = observer
-        self._notices = PodNotices(store, config, options, observer, self.reconciler, log)
+        self._notices = PodNotices(store, current, options, observer, self.reconciler, log)
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
         self._next_tell_s = 0.0

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from dispatcher.base import files
-from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.run_state.progress import Progress
 from dispatcher.run_state.stalls import Stalls, read_progress
@@ -19,15 +19,17 @@ from dispatcher.workspace import Layout
 class Watched:
     """The attempts that a pod watches. What has been usual is learned from all jobs of the workspace that are done."""
 
-    def __init__(self, store: Store, config: Config, reconciler: Reconciler) -> None:
+    def __init__(self, store: Store, config: CurrentConfig, reconciler: Reconciler) -> None:
         self._store = store
-        self._layout = config.layout
+        self._config = config
+        self._layout = config.now.layout
         self._reconciler = reconciler
-        self._stalls = Stalls(config.layout, config)
+        self._stalls = Stalls(config.now.layout, config.now)
 
     def stalled(self) -> dict[str, float | None]:
         """Each running attempt `job/attempt`, and for how many seconds it has stalled; None: it has not."""
         running = self._reconciler.running()
+        self._stalls.config = self._config.now
         found = self._stalls.find(_Running(self._store, self._layout, running, self._reconciler.entries()))
         return {f"{job}/{number}": found.get(job) for job, number in running.items()}
 

@@ -18,15 +18,20 @@ class Startable:
     """Jobs that cannot be started are not claimed: otherwise they would fail one after the other."""
 
     def __init__(self, config: Config, log: Callable[[str], None], outlets: Collection[str]) -> None:
-        self._config = config
         self._log = log
-        self._readiness = Readiness(config, all_run_here=all(name == DEFAULT for name in outlets))
+        self._all_run_here = all(name == DEFAULT for name in outlets)
+        self.follow(config)
         self._reported: list[str] = []
         # Methods, with and without the classes of jobs.
         self._kinds: set[tuple[str, bool]] = set()
         self.unusable_methods: Mapping[str, str] = {}
         # Parameters that look misspelt, in one line; empty when there are none.
         self.note = ""
+
+    def follow(self, config: Config) -> None:
+        """Judge by this configuration from now on."""
+        self._config = config
+        self._readiness = Readiness(config, all_run_here=self._all_run_here)
 
     def fault(self, entry: Entry) -> str:
         """Why no pod can start the entry; empty when it can be started."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from dispatcher.base import files
-from dispatcher.config import Config
 from dispatcher.errors import CodeError, DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment
@@ -17,6 +16,7 @@ from dispatcher.outlets.bundle import deliver, entry_bundle, render
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.env_file import refuse_env_file
 from dispatcher.pod.claim import Choice
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 from dispatcher.provenance.origin import Origin
@@ -39,7 +39,7 @@ class Starter:
 
     def __init__(
         self,
-        config: Config,
+        config: CurrentConfig,
         pod: str,
         outlets: Mapping[str, Outlet],
         attempts: RunningAttempts,
@@ -93,15 +93,15 @@ class Starter:
         try:
             if claimed.snapshot is not None:
                 assigned = msgspec.structs.replace(assigned, code=self._copy_of(claimed.snapshot))
-            refuse_env_file(self._config, choice.entry, choice.outlet)
-            return render(self._config, assigned, outlet.site(choice.slot))
+            refuse_env_file(self._config.now, choice.entry, choice.outlet)
+            return render(self._config.now, assigned, outlet.site(choice.slot))
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a workspace that cannot be read is not.
             is_entrys = not (isinstance(error, (StorageError, OutletError, CodeError)) or files.is_passing(error))
             attempt.ended = Ended(None, CANNOT_START, error=str(error)) if is_entrys else cannot_start(error)
         with contextlib.suppress(StorageError):
             # What the attempt would have run with is shown all the same.
-            deliver(entry_bundle(assigned), self._config.layout)
+            deliver(entry_bundle(assigned), self._config.now.layout)
         return None
 
     def _report(self, attempt: RunningAttempt) -> None:

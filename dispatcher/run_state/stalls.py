@@ -61,7 +61,7 @@ class Stalls:
 
     def __init__(self, layout: Layout, config: Config) -> None:
         self._layout = layout
-        self._config = config
+        self.config = config
         self._ended: dict[tuple[str, int], float | None] = {}
 
     def find(self, jobs: Jobs) -> dict[str, float]:
@@ -73,8 +73,8 @@ class Stalls:
             silent_s = self._silent_s(jobs, job)
             if entry is None or silent_s is None:
                 continue
-            of_method = self._config.method(entry.method).stall_after_s
-            given = of_method or self._config.stall_after_s
+            of_method = self.config.method(entry.method).stall_after_s
+            given = of_method or self.config.stall_after_s
             if silent_s <= (given or _SHORTEST_S):
                 continue
             if entry.method not in usual:

@@ -194,3 +194,16 @@ def test_terminals_obey_no_parameter(lab: Any) -> None:
 def test_history_of_a_tail_that_no_counter_holds(lab: Any) -> None:
     lab.put("base", "held")
     assert lab.run("history", "--tail", "9" * 20).code == 0
+
+
+def test_commands_that_do_not_need_the_broken_part_of_the_configuration_go_on(lab: Any) -> None:
+    lab.put("base", "held")
+    lab.layout.config_file.write_text("methods: {m: {retrys: 1}}\n")
+    for words in (["status"], ["show", "base"], ["pods"], ["results"], ["history"], ["requeue", "base"]):
+        outcome = lab.run(*words)
+        assert (outcome.code, "methods.m.retrys: unknown key" in outcome.err) == (0, True), words
+    assert lab.run("--pod", "p", "--slots", "1").code == 1
+    for text in ("status_fil: mine.json\n", "methods: {\n"):
+        lab.layout.config_file.write_text(text)
+        assert lab.run("status").code == lab.run("show", "base").code == 0
+        assert lab.run("hold", "base").code == 1, "the status file may be another one"

@@ -284,5 +284,5 @@ def test_a_key_that_only_submitted_jobs_have_is_known(fleet: Fleet) -> None:
 def test_a_limit_that_cannot_be_used(fleet: Fleet, text: str, problem: str) -> None:
     fleet.write_config(text + "\n")
     fleet.write_manifest([shell("a", "true")])
-    done = fleet.try_("status")
+    done = fleet.try_("matrix", "check")
     assert done.returncode == 1 and problem in done.stderr, json.dumps(done.stderr)

@@ -15,6 +15,7 @@ from dispatcher.outlets.base import Bundle
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.outlet import LocalOutlet
 from dispatcher.pod.claiming import blocked_again_s
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.options import Addition, PodOptions, outlet_context
 from dispatcher.pod.pod_outlets import PodOutlets
@@ -54,7 +55,7 @@ def begun(fleet: Fleet, addition: Addition | None = None) -> Reconciler:
     options = PodOptions(pod="pod", cpu_slots=1, addition=addition)
     observer = Observer(fleet.layout, config.lost_after_s, lambda: True)
     outlets = PodOutlets(outlet_context(config, options, observer, print))
-    made = Reconciler(Store(fleet.layout, by="pod"), config, options, outlets, observer, print)
+    made = Reconciler(Store(fleet.layout, by="pod"), CurrentConfig(config, print), options, outlets, observer, print)
     made.begin()
     return made
 
@@ -165,3 +166,20 @@ def test_a_gpu_that_is_paused_is_not_looked_at_again_where_nobody_can_be_asked(m
         assert monitor.due_in_s() is None
     finally:
         monitor.close()
+
+
+def test_a_job_that_was_requeued_after_a_correction_never_runs_with_the_old_file(fleet: Fleet) -> None:
+    """Also where the transaction that claims it is the first to see either."""
+    fleet.write_manifest([{"job_id": "a"}])
+    fleet.write_config("methods: {m: {command: [echo, old], gpus: 0}}\n")
+    made = begun(fleet)
+    fleet.run("hold", "a")
+    made.reconcile(claiming=True, poll_is_due=True)
+    fleet.write_config("methods: {m: {command: [echo, fixed], gpus: 0}}\n")
+    fleet.run("requeue", "a")
+    while made.reconcile(claiming=True, poll_is_due=False) or made.has_more_to_do():
+        pass
+    made.reconcile(claiming=True, poll_is_due=True)
+    fleet.wait_for("a", "running", "done")
+    wait_until(fleet.attempt("a").exit.exists, "it has ended")
+    assert "fixed" in fleet.output("a")

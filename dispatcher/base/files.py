@@ -14,7 +14,7 @@ import itertools
 import os
 import stat as modes
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -389,8 +389,8 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def sync_files(directory: Path, names: Collection[str]) -> None:
-    """Make those files of a directory durable that it has, and their names. What is gone needs nothing.
+def sync_files(directory: Path, names: Sequence[str]) -> None:
+    """Make those files of a directory durable, in this order, that it has, and their names. What is gone needs nothing.
 
     On the usual filesystems of Linux, what is newly created is durable with the names of its new parents.
     """
@@ -431,11 +431,12 @@ def create_file(path: Path | str, data: bytes, *, durable: bool = True) -> None:
 
 
 def write_unique(path: Path, data: bytes) -> Path:
-    """Write a file for people to find, under a free name beside `path` when that one is taken."""
+    """Keep something for people to find, durably; under a free name beside `path` when that one is taken."""
     for number in itertools.count(1):
         try:
             name = path if number == 1 else path.with_name(f"{path.stem}.{number}{path.suffix}")
-            create_file(name, data, durable=False)
+            create_file(name, data)
+            sync_directory(path.parent)
             return name
         except FileExistsError:
             continue
@@ -467,7 +468,7 @@ def server_now_s(directory: Path) -> float:
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace `path` so that a reader sees the old content or the new, also after a power cut when `durable`."""
+    """Replace `path` so that a reader sees the old content or the new; when `durable`, a power cut leaves the new."""
     temporary = temporary_name(path)
     try:
         create_file(temporary, data, durable=durable)
@@ -476,6 +477,8 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+    if durable:
+        sync_directory(path.parent)
 
 
 def leftovers(directory: Path) -> list[Path]:

@@ -119,7 +119,6 @@ class DirectoryStorage:
     def write_pointer(self, data: bytes) -> None:
         with storing(f"{self._root / LATEST}: cannot be written"):
             files.replace_file(self._root / LATEST, data)
-            files.sync_directory(self._root)
 
     def close(self) -> None:
         self._scratch.close()

@@ -384,9 +384,7 @@ def _keep(path: Path, kept: Path) -> Path:
         # What cannot be read can only be moved: then, and only then, readers find no file for a moment.
         os.rename(path, kept)
         return kept
-    kept = files.write_unique(kept, data)
-    files.sync_directory(kept.parent)
-    return kept
+    return files.write_unique(kept, data)
 
 
 def restore(store: Store) -> Path | None:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from syncs import noted_syncs
 
 from dispatcher.base import files
 from dispatcher.errors import StorageError
@@ -28,6 +29,24 @@ def test_a_file_is_replaced_or_unchanged(tmp_path: Path, durable: bool) -> None:
     with pytest.raises(IsADirectoryError):
         files.replace_file(tmp_path / "b", b"new", durable=durable)
     assert sorted(os.listdir(tmp_path)) == ["a", "b"], "no temporary file is left"
+
+
+def test_the_name_of_a_replaced_file_is_on_the_disk_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    syncs = noted_syncs(monkeypatch)
+    files.replace_file(tmp_path / "a", b"new")
+    assert syncs[-1] == (tmp_path.name, ["a"])
+    files.write_unique(tmp_path / "a", b"other")
+    assert syncs[-2:] == [("a.2", []), (tmp_path.name, ["a", "a.2"])]
+
+
+def test_files_are_put_on_the_disk_in_their_order_and_their_names_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_text("content")
+    syncs = noted_syncs(monkeypatch)
+    files.sync_files(tmp_path, ["c", "missing", "a"])
+    assert syncs == [("c", []), ("a", []), (tmp_path.name, ["a", "b", "c"])]
 
 
 def test_a_created_file_is_never_overwritten(tmp_path: Path) -> None:

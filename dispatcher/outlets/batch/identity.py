@@ -77,10 +77,7 @@ def write_submission(paths: AttemptPaths, submission: SubmissionFile, *, durable
     An attempt without this file counts as one that was never sent, also after a power cut when `durable`.
     """
     with files.storing("recording the submission in", paths.submission):
-        is_new = durable and not paths.submission.exists()
         files.replace_file(paths.submission, msgspec.json.encode(submission) + b"\n", durable=durable)
-        if is_new:
-            files.sync_directory(paths.directory)
 
 
 def read_submission(paths: AttemptPaths) -> SubmissionFile | None:

@@ -44,7 +44,6 @@ def take(layout: Layout) -> Snapshot:
         place, content = layout.kept_code(snapshot.label), msgspec.json.encode(snapshot) + b"\n"
         if not (_note_use(place) and files.read_fresh(place) == content):
             files.replace_file(place, content)
-            files.sync_directory(layout.code_dir)
     return snapshot
 
 

@@ -27,6 +27,17 @@ _GPUS: Final = re.compile(rb"^export .*'CUDA_VISIBLE_DEVICES=([0-9]+(?:,[0-9]+)*
 # how the job ended, or has run none (a twin).
 DID_NOT_BEGIN: Final = 208
 DOES_NOT_KNOW: Final = 209
+# What an end tells of: what else is in an attempt's directory is of no use once it has ended, or the job's own affair.
+# They are put on the disk in this order, because an exit status that outlives a power cut vouches for the rest.
+END_FILES: Final = (
+    contract.ENTRY_FILE,
+    contract.LOG_FILE,
+    contract.METRICS_FILE,
+    contract.CHECKPOINT_FILE,
+    contract.RUN_FILE,
+    contract.RESULT_FILE,
+    contract.EXIT_FILE,
+)
 # Far more than a wrapper writes.
 _LONGEST_EXIT: Final = 65536
 

@@ -14,24 +14,14 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import StorageError
 from dispatcher.outlets.base import Key
+from dispatcher.outlets.wrapper import END_FILES
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.workspace import Layout
 
-# What an end tells of. What else is in an attempt's directory is of no use once it has ended, or the job's own affair.
-_FILES: Final = (
-    contract.ENTRY_FILE,
-    contract.LOG_FILE,
-    contract.METRICS_FILE,
-    contract.CHECKPOINT_FILE,
-    contract.RUN_FILE,
-    contract.RESULT_FILE,
-    contract.EXIT_FILE,
-)
 # After a file that could not be written to the disk.
 _TRY_AGAIN_S: Final = 2.0
 
@@ -135,7 +125,7 @@ class EndsOnDisk:
         directory = self._layout.attempt(key.job_id, key.number).directory
         try:
             with files.storing("syncing the files in", directory):
-                files.sync_files(directory, _FILES)
+                files.sync_files(directory, END_FILES)
         except StorageError as error:
             return str(error)
         return ""

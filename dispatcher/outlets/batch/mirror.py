@@ -14,6 +14,7 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import StorageError
 from dispatcher.outlets.remote.operations import Look, Seen
+from dispatcher.outlets.wrapper import END_FILES
 from dispatcher.provenance.read import with_shared_packages
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -74,9 +75,7 @@ class Mirror:
         if self._exit is None or self.is_complete:
             return
         with contextlib.suppress(OSError):
-            self._paths.log.touch()
-            files.replace_file(self._paths.exit, self._exit)
-            self.is_complete = True
+            self._complete(self._exit)
 
     def _copy(self, seen: Seen) -> bool:
         with files.storing("copying what a host reports to", self._paths.directory):
@@ -95,11 +94,16 @@ class Mirror:
             log_is_complete = self._append(seen)
             self._have |= stamps
             if self._exit is not None and log_is_complete and not self.is_complete:
-                # One that has printed nothing has a log all the same.
-                self._paths.log.touch()
-                files.replace_file(self._paths.exit, self._exit)
-                self.is_complete = True
+                self._complete(self._exit)
         return not log_is_complete
+
+    def _complete(self, status: bytes) -> None:
+        # One that has printed nothing has a log all the same.
+        self._paths.log.touch()
+        # With an exit status nothing more is fetched, also by a dispatcher that begins after a power cut.
+        files.sync_files(self._paths.directory, END_FILES)
+        files.replace_file(self._paths.exit, status)
+        self.is_complete = True
 
     def _append(self, seen: Seen) -> bool:
         has_begun_anew = seen.log_at < self._log_at

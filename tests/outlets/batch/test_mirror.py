@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from outlets.remote.calls import ask
+from syncs import noted_syncs
 
 from dispatcher.outlets.batch.mirror import NAMES, Mirror
 from dispatcher.outlets.remote.connection import Connection
@@ -60,6 +61,19 @@ def test_the_log_grows_and_the_exit_status_comes_last(attempt: Attempt) -> None:
     assert attempt.home.log.read_text() == "0123456789abcdef"
     assert attempt.home.exit.read_text() == "ended"
     assert not attempt.mirror.is_waiting
+
+
+def test_what_an_end_tells_of_is_on_the_disk_before_its_exit_status(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt.there.log.write_text("the log")
+    attempt.there.result.write_text("{}")
+    attempt.there.exit.write_text("ended")
+    syncs = noted_syncs(monkeypatch)
+    attempt.fetch()
+    *before, _status, names = syncs
+    assert {name for name, _ in before} >= {attempt.home.log.name, attempt.home.result.name}
+    assert attempt.home.exit.name in names[1]
 
 
 def test_a_log_that_the_job_begins_anew(attempt: Attempt) -> None:

@@ -44,8 +44,8 @@ So a dispatcher may die at any moment. Its jobs keep running; a dispatcher start
 them, and until then any other one records how they ended. A free lock without `exit.json` means that the attempt was
 killed: it is lost, and the job is queued again after a pause that doubles until an attempt gets further.
 
-What an end tells of (result, exit status, log) is synced before the end is recorded: `done` outlives a power cut only
-together with its result.
+What an end tells of (result, log, and last the exit status) is synced before the end is recorded: `done` outlives a
+power cut only together with its result.
 
 A configured host (a machine behind ssh, SLURM, PBS) is an outlet whose slots are submissions in flight. The claim is
 journalled as `submitted`, and the attempt's directory gets `submission.json` with the name that the scheduler will know

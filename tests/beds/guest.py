@@ -4,16 +4,23 @@
 
 The script runs as the guest's root, with this Python. It sees this machine's files read-only; /run is its own. The
 kernel boots in two seconds, and ends with the script.
+
+With a disk of its own (`disk`, an image, which the guest has as /dev/ubda) its power can be cut: the kernel is killed,
+and what it had not yet written to its disk is lost, as on a real machine.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,38 +56,59 @@ class Finished(NamedTuple):
     log: str
 
 
-def run_in_guest(script: Path, *, limit_s: float = 60, preload: str | None = None) -> Finished:
+def run_in_guest(
+    script: Path,
+    *,
+    limit_s: float = 60,
+    preload: str | None = None,
+    disk: Path | None = None,
+    shared: Path | None = None,
+    is_cut: Callable[[], bool] | None = None,
+) -> Finished:
     """Run a Python script in a kernel with cgroup version 2; `status` None: it did not come to its end.
 
-    `preload` is what the kernel's process preloads instead of what this machine needs.
+    `preload` is what the kernel's process preloads instead of what this machine needs. `shared` is a directory of this
+    machine that the guest has as /run/out. As soon as `is_cut` is true, the power is cut.
     """
     with tempfile.TemporaryDirectory(prefix="guest-", dir=plain_directory()) as folder:
-        out = f"{folder}/out"
-        os.mkdir(out)
+        out = shared or Path(folder, "out")
+        out.mkdir(exist_ok=True)
         words = {"out": out, "path": os.path.dirname(HERE), "python": sys.executable, "script": script}
         init = Path(folder, "init")
         init.write_text(INIT.format(**{name: shlex.quote(os.fspath(word)) for name, word in words.items()}))
         init.chmod(0o755)
         own = {} if preload is None else {"LD_PRELOAD": preload}
+        disks = [] if disk is None else [f"ubd0={disk}"]
         console = _run(
-            kernel("guest", f"{folder}/init", folder, MEMORY, "cgroup_no_v1=all"),
+            kernel("guest", f"{folder}/init", folder, MEMORY, "cgroup_no_v1=all", *disks),
             {**environment(folder), **own},
             f"{folder}/console",
             limit_s,
+            is_cut,
         )
-        status, log = Path(out, "status"), Path(out, "log")
+        if disk is not None:
+            _wait_until_free(disk)
+        status, log = out / "status", out / "log"
         text = log.read_text(errors="replace") if log.exists() else console
         return Finished(int(status.read_text()) if status.exists() else None, text)
 
 
-def _run(words: list[str], env: dict[str, str], console: str, limit_s: float) -> str:
+def _run(words: list[str], env: dict[str, str], console: str, limit_s: float, is_cut: Callable[[], bool] | None) -> str:
     with open(console, "wb") as out:
         process = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True
         )
-        try:
-            process.wait(limit_s)
-        except subprocess.TimeoutExpired:
+        end_s = time.monotonic() + limit_s
+        while process.poll() is None and time.monotonic() < end_s and not (is_cut and is_cut()):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
+        if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return Path(console).read_text(errors="replace")
+
+
+def _wait_until_free(disk: Path) -> None:
+    """The kernel locks its disk, and a thread of it that still writes keeps the lock."""
+    with disk.open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)

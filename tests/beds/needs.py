@@ -117,7 +117,9 @@ NEEDS = {
         },
         ("/dev/fuse",),
     ),
-    "guest": Needs({"linux.uml": "user-mode-linux", **COMPILER}, is_root_needed=False, is_shared=False),
+    "guest": Needs(
+        {"linux.uml": "user-mode-linux", "mkfs.ext4": "e2fsprogs", **COMPILER}, is_root_needed=False, is_shared=False
+    ),
     "editors": Needs({"vim": "vim", "nano": "nano", "tmux": "tmux"}, is_root_needed=False, is_shared=False),
     "slurm": Needs(SLURM, is_shared=False),
     "slurm-accounting": Needs({**SLURM, "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}, is_shared=False),

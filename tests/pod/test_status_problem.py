@@ -162,4 +162,4 @@ def test_a_save_into_a_file_that_a_command_has_replaced_and_ended(tmp_path: Path
                 pod = fleet.start().ready()
             fleet.wait_for("a", "done", attempt=2 + is_running)
             pod.stop()
-        assert not [name for name in os.listdir(fleet.layout.run_state) if name.startswith(".")]
+        assert [name for name in os.listdir(fleet.layout.run_state) if name.startswith(".")] == [".gitignore"]

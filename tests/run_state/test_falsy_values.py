@@ -118,7 +118,9 @@ def test_a_line_that_writes_out_what_stands_there_is_no_edit(name: str, value: A
 def test_a_requeued_record_keeps_nothing_falsy_of_the_last_attempt(name: str, value: Any) -> None:
     world = World(**{name: value})
     assert world.save({"state": "queued"}) == ["requeued"]
-    kept = {name: value} if name in DEFAULTS and name != "priority" and name not in edits.FRESH_START.fields() else {}
+    of_person = ("priority", "time_limit")
+    is_kept = name in DEFAULTS and name not in of_person and name not in edits.FRESH_START.fields()
+    kept = {name: value} if is_kept else {}
     assert world.fold.records["a"] == make_record({"state": "queued", "rev": 2, **kept})
     world.check_files()
 

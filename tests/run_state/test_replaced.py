@@ -62,7 +62,7 @@ def as_of_a_dead_process(name: str) -> str:
 
 
 def hidden(layout: Layout) -> list[str]:
-    return [name for name in os.listdir(layout.run_state) if name.startswith(".")]
+    return [name for name in os.listdir(layout.run_state) if name.startswith(".") and name != ".gitignore"]
 
 
 def test_a_save_after_the_command_that_replaced_the_file_has_ended(layout: Layout, store: Store) -> None:

@@ -40,6 +40,8 @@ from dispatcher.base import messages
 
 # The exit code after Ctrl-C, as shells report it.
 INTERRUPTED: Final = 130
+# The exit code when the time of `--timeout` is over, as timeout(1) has it.
+TIMED_OUT: Final = 124
 
 _MOST_SHOWN = 20
 

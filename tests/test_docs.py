@@ -26,7 +26,8 @@ from dispatcher.tuning import halving, settings
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-FOLLOWED = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+SKILL = ROOT / "dispatcher" / "cli" / "readmes" / "skill.md"
+FOLLOWED = [ROOT / "README.md", SKILL, *sorted(DOCS.glob("*.md"))]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "dispatcher").rglob("*.md"))]
 
 

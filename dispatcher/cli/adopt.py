@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.cli.printing import print_json
 from dispatcher.errors import StateError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _EXTERNAL: Final = "running (external)"
 _REFUSED: Final = "refused, held"
 
 
-def adopt_file(layout: Layout, file: Path) -> None:
+def adopt_file(layout: Layout, file: Path, *, as_json: bool) -> None:
     """Adopt the records of `file` and print the result. A second call changes nothing."""
     from dispatcher.api import Workspace
     from dispatcher.run_state import journal
@@ -33,7 +34,7 @@ def adopt_file(layout: Layout, file: Path) -> None:
     file = file.absolute()
     workspace = Workspace(layout.root)
     if journal.generations(workspace.layout):
-        _report_adopted(workspace)
+        _report_adopted(workspace, as_json=as_json)
         return
     if os.path.lexists(workspace.layout.status_file) and not os.path.samefile(workspace.layout.status_file, file):
         raise StateError(
@@ -43,9 +44,9 @@ def adopt_file(layout: Layout, file: Path) -> None:
     # Raises before anything is created if the file cannot be used.
     read_lab_file(workspace.layout, file)
     if _take_over(workspace, file):
-        _report(workspace, file)
+        _report(workspace, file, as_json=as_json)
     else:
-        _report_adopted(workspace)
+        _report_adopted(workspace, as_json=as_json)
 
 
 def _take_over(workspace: Workspace, file: Path) -> bool:
@@ -62,16 +63,19 @@ def _take_over(workspace: Workspace, file: Path) -> bool:
     return store.began_with == file
 
 
-def _report_adopted(workspace: Workspace) -> None:
+def _report_adopted(workspace: Workspace, *, as_json: bool) -> None:
     workspace.store.refresh(to_the_end=True)
     count = len(workspace.store.records)
+    if as_json:
+        print_json({"workspace": workspace.layout.root, "adopted": {}, "refused": {}, "jobs": count})
+        return
     click.echo(
         f"{workspace.layout.root}: already adopted: the run state has {counted(count, 'job')}. "
         "Nothing was changed; see `dispatcher status`"
     )
 
 
-def _report(workspace: Workspace, file: Path) -> None:
+def _report(workspace: Workspace, file: Path, *, as_json: bool) -> None:
     from dispatcher.cli.printing import print_rows
     from dispatcher.run_state.adoption import read_lab_file
     from dispatcher.run_state.events import Event
@@ -79,6 +83,11 @@ def _report(workspace: Workspace, file: Path) -> None:
     outcomes = read_lab_file(workspace.layout, file)
     jobs = [outcome.job for outcome in outcomes if outcome.event is Event.ADOPTED]
     refused = {outcome.job: outcome.why for outcome in outcomes if outcome.event is Event.REFUSED}
+    if as_json:
+        adopted = dict(_rows(outcomes, refused))
+        root, count = workspace.layout.root, len(workspace.store.records)
+        print_json({"workspace": root, "adopted": adopted, "refused": refused, "jobs": count})
+        return
     click.echo(f"{file}: {counted(len(jobs), 'job')} adopted into {workspace.layout.run_state}")
     rows = _rows(outcomes, refused)
     unknown = _unknown(workspace, jobs)

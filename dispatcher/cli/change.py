@@ -157,7 +157,8 @@ def mark(asked: Asked, verdict: str) -> int:
 @click.command()
 @click.argument("jobs", nargs=-1, required=True, metavar="JOB...", shell_complete=complete_jobs)
 @yes_option
-def delete(jobs: tuple[str, ...], yes: bool) -> None:
+@json_option
+def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     """Delete the records of jobs (ids, globs) for good. Their directories and their history are kept.
 
     A job that is still in a manifest is queued and run again; a submitted one is not. To stop a job from running, use
@@ -170,7 +171,10 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
     snapshot = workspace.snapshot()
     selected = [job for job in select(snapshot, jobs) if job not in snapshot.unqueued]
     if not selected:
-        click.echo("nothing to delete: no dispatcher has queued these jobs yet")
+        if as_json:
+            print_json({"deleted": []})
+        else:
+            click.echo("nothing to delete: no dispatcher has queued these jobs yet")
         return
     refuse_in_flight({job: snapshot.records[job] for job in selected})
     entries = snapshot.entries
@@ -181,7 +185,11 @@ def delete(jobs: tuple[str, ...], yes: bool) -> None:
     # Asked about a single record, too: no command brings it back.
     of = "the record of" if len(selected) == 1 else "the records of"
     confirm(_question(f"delete {of}", {job: snapshot.records[job] for job in selected}), yes=yes)
-    for job in workspace.delete(*selected):
+    deleted = workspace.delete(*selected)
+    if as_json:
+        print_json({"deleted": deleted})
+        return
+    for job in deleted:
         click.echo(f"{job}: deleted")
 
 

@@ -152,6 +152,22 @@ def read_memory(_ctx: click.Context, _param: click.Parameter, value: str | None)
         raise click.BadParameter(f"{value!r}: {error}") from None
 
 
+def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
+    """A time in seconds: `90`, `30s`, `10m`."""
+    if value is None:
+        return None
+    from dispatcher.base.values import BadValueError, parse_duration
+
+    try:
+        seconds: float | None = float(value)
+    except ValueError:
+        seconds = None
+    try:
+        return parse_duration(value if seconds is None else seconds)
+    except BadValueError as error:
+        raise click.BadParameter(f"{value!r}: {error}") from None
+
+
 def _read_keys(context: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
     keys = read_list(context, param, value)
     if value is not None and not keys:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import open_workspace, state_option, where_option
-from dispatcher.cli.printing import note, print_text
+from dispatcher.cli.common import json_option, open_workspace, state_option, where_option
+from dispatcher.cli.printing import note, print_json, print_text
 from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def export() -> None:
 @click.argument("directory", type=click.Path(file_okay=False))
 @where_option
 @state_option
-def tensorboard(directory: str, where: Where, states: tuple[str, ...]) -> None:
+@json_option
+def tensorboard(directory: str, where: Where, states: tuple[str, ...], as_json: bool) -> None:
     """Write event files for TensorBoard.
 
     There is a directory for each job in DIRECTORY; `tensorboard --logdir DIRECTORY` shows them.
@@ -46,7 +47,7 @@ def tensorboard(directory: str, where: Where, states: tuple[str, ...]) -> None:
 
     workspace = open_workspace()
     target = TensorBoardExport(directory, workspace_id(workspace.layout))
-    _export(workspace, target, where, states, os.path.abspath(directory))
+    _export(workspace, target, where, states, os.path.abspath(directory), as_json=as_json)
 
 
 @export.command()
@@ -57,7 +58,8 @@ def tensorboard(directory: str, where: Where, states: tuple[str, ...]) -> None:
 )  # fmt: skip
 @where_option
 @state_option
-def wandb(project: str, directory: str, where: Where, states: tuple[str, ...]) -> None:
+@json_option
+def wandb(project: str, directory: str, where: Where, states: tuple[str, ...], as_json: bool) -> None:
     """Write runs of a project on Weights & Biases.
 
     With WANDB_MODE=offline they are written into files, which `wandb sync` uploads.
@@ -67,12 +69,14 @@ def wandb(project: str, directory: str, where: Where, states: tuple[str, ...]) -
 
     workspace = open_workspace()
     target = WandbExport(project, directory, workspace_id(workspace.layout))
-    _export(workspace, target, where, states, f"project {project}")
+    _export(workspace, target, where, states, f"project {project}", as_json=as_json)
     if target.is_offline:
         note(f"offline: `wandb sync {os.path.join(directory, 'wandb')}/offline-run-*` uploads them")
 
 
-def _export(workspace: Workspace, target: _Export, where: Where, states: tuple[str, ...], into: str) -> None:
+def _export(
+    workspace: Workspace, target: _Export, where: Where, states: tuple[str, ...], into: str, *, as_json: bool
+) -> None:
     from dispatcher.report.export.runs import runs_of
 
     found = workspace.results(states=states, where=where, every_job=True)
@@ -90,4 +94,7 @@ def _export(workspace: Workspace, target: _Export, where: Where, states: tuple[s
         target.close()
         left = len(runs) - written - unchanged
         rest = f", {left} not reached: run it again" if left else ""
-        print_text(f"{into}: {counted(written, 'run')} written, {unchanged} unchanged{rest}")
+        if as_json:
+            print_json({"into": into, "written": written, "unchanged": unchanged, "left": left})
+        else:
+            print_text(f"{into}: {counted(written, 'run')} written, {unchanged} unchanged{rest}")

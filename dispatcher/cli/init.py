@@ -12,7 +12,8 @@ import click
 
 from dispatcher import contract
 from dispatcher.base.host import host_name
-from dispatcher.cli.common import given_root
+from dispatcher.cli.common import given_root, json_option
+from dispatcher.cli.printing import print_json
 from dispatcher.errors import UsageError
 from dispatcher.run_state.locked_journal import GITIGNORE
 from dispatcher.workspace import Layout, nearest_workspace, usable_layout
@@ -24,30 +25,40 @@ from dispatcher.workspace import Layout, nearest_workspace, usable_layout
     "--adopt", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
     help="Adopt the status file of your own script: its records become the run state. No example is written.",
 )  # fmt: skip
+@click.option(
+    "--skill", is_flag=True,
+    help="Write only .claude/skills/dispatcher/SKILL.md, which teaches coding agents these commands.",
+)  # fmt: skip
 @click.option("--nested", is_flag=True, help="Create it even inside another workspace.")
-def init(directory: str | None, adopt: Path | None, nested: bool) -> None:
+@json_option
+def init(directory: str | None, adopt: Path | None, skill: bool, nested: bool, as_json: bool) -> None:
     """Create a workspace in DIRECTORY.
 
-    It gets dispatcher.yaml, matrix/, run_state/, templates/, scripts/, and an example that needs no GPU. With --adopt,
-    DIRECTORY is the workspace (default: the current one); existing files are not changed.
+    It gets dispatcher.yaml, matrix/, run_state/, templates/, scripts/, and an example that needs no GPU. With --adopt
+    or --skill, DIRECTORY is the workspace (default: the current one); existing files are not changed.
     """
     if directory == "":
         raise UsageError("the directory '' is empty text, such as that of a variable that is not set: name a directory")
-    if adopt is not None:
+    if adopt is not None and skill:
+        raise UsageError("--adopt and --skill: use one after the other")
+    if adopt is not None or skill:
         # Not looked for upwards: what becomes a workspace is not one yet.
         new = usable_layout(directory or given_root() or os.environ.get(contract.ROOT) or ".")
     elif directory is None:
-        raise UsageError("name the directory: `dispatcher init DIR` or `dispatcher init --adopt FILE`")
+        raise UsageError("name the directory: `dispatcher init DIR`, `dispatcher init --adopt FILE` or `init --skill`")
     else:
         new = usable_layout(directory)
+    if skill:
+        _print_written(new, [_write_skill(new)], as_json=as_json)
+        return
     if not nested:
         _refuse_nested(new)
     if adopt is not None:
         from dispatcher.cli.adopt import adopt_file
 
-        adopt_file(new, adopt)
+        adopt_file(new, adopt, as_json=as_json)
     else:
-        _create_example(new)
+        _create_example(new, as_json=as_json)
 
 
 def _refuse_nested(new: Layout) -> None:
@@ -63,7 +74,31 @@ def _refuse_nested(new: Layout) -> None:
         )
 
 
-def _create_example(new: Layout) -> None:
+def _write_skill(new: Layout) -> Path:
+    """Write the skill file, in the place and the form in which coding agents look for one; an equal one is left."""
+    from dispatcher.base import files
+    from dispatcher.cli import example
+
+    path = new.root / ".claude" / "skills" / "dispatcher" / "SKILL.md"
+    text = example.readme("skill")
+    if os.path.lexists(path):
+        if not path.is_file() or path.read_text(encoding="utf-8", errors="replace") != text:
+            raise UsageError(f"{path} exists and differs: nothing was written. To replace it, remove it (rm) first")
+        return path
+    with files.storing("writing", path), files.shared_umask(new.root):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        files.write_new(path, text.encode())
+    return path
+
+
+def _print_written(new: Layout, paths: list[Path], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"workspace": new.root, "files": paths})
+    else:
+        click.echo("\n".join(f"{path}: written" for path in paths))
+
+
+def _create_example(new: Layout, *, as_json: bool) -> None:
     from dispatcher.base import files
     from dispatcher.cli import example
 
@@ -87,7 +122,10 @@ def _create_example(new: Layout) -> None:
             _make_directory(path.parent, made)
             made.append(path)
             files.write_new(path, text.encode())
-    _print_next_steps(new.root)
+    if as_json:
+        _print_written(new, [*contents], as_json=True)
+    else:
+        _print_next_steps(new.root)
 
 
 @contextlib.contextmanager

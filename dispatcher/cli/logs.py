@@ -15,6 +15,7 @@ from dispatcher.cli.common import WholeNumber, jobs_argument, open_workspace, st
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.log_lines import Choice, Headed, Lines, Output, Sink, read_pattern, show
 from dispatcher.cli.printing import note
+from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import State
@@ -44,6 +45,7 @@ _ENDED: Final = frozenset({State.DONE, State.FAILED, State.ABANDONED})
     metavar="LINES",
     help="Only the last lines; --grep looks only at these.  [default: all; 10 of each when several are followed]",
 )
+@timeout_option
 @hosts_option
 def logs(
     jobs: tuple[str, ...],

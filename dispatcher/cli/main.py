@@ -14,13 +14,23 @@ from dispatcher import contract
 from dispatcher.base.files import PASSING, storage_error
 from dispatcher.base.messages import is_utf8, readable
 from dispatcher.base.values import MOST
-from dispatcher.cli.common import F, WholeNumber, layout, read_list, read_memory, read_where, root_option
+from dispatcher.cli import time_limit
+from dispatcher.cli.common import (
+    F,
+    WholeNumber,
+    layout,
+    read_duration,
+    read_list,
+    read_memory,
+    read_where,
+    root_option,
+)
 from dispatcher.cli.complete import complete_methods, complete_where
 from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.lazy import LazyGroup
 from dispatcher.cli.outlet_option import MOST_AT_ONCE, read_outlets
 from dispatcher.cli.streams import PodLog, clean_terminals, discard_output, open_closed_streams
-from dispatcher.errors import INTERRUPTED, DispatcherError, UsageError, nearest
+from dispatcher.errors import INTERRUPTED, TIMED_OUT, DispatcherError, UsageError, nearest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,6 +49,7 @@ _COMMANDS: Final = {
     },
     "See what happens": {
         "status": "dispatcher.cli.status",
+        "wait": "dispatcher.cli.waiting",
         "show": "dispatcher.cli.show",
         "logs": "dispatcher.cli.logs",
         "history": "dispatcher.cli.history",
@@ -126,21 +137,6 @@ def _pod_option(*declarations: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(*declarations, cls=_PodOption, **attributes)
 
 
-def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | None) -> float | None:
-    if value is None:
-        return None
-    from dispatcher.base.values import BadValueError, parse_duration
-
-    try:
-        seconds: float | None = float(value)
-    except ValueError:
-        seconds = None
-    try:
-        return parse_duration(value if seconds is None else seconds)
-    except BadValueError as error:
-        raise click.BadParameter(f"{value!r}: {error}") from None
-
-
 @click.group(
     cls=LazyGroup,
     commands_in=_COMMANDS,
@@ -193,7 +189,7 @@ def _read_interval(_ctx: click.Context, _param: click.Parameter, value: str | No
     help="Claim only jobs with this value (a glob) or one of several (KEY=A,B); repeated filters combine with AND.",
 )  # fmt: skip
 @_pod_option(
-    "--poll-interval", callback=_read_interval, metavar="TIME",
+    "--poll-interval", callback=read_duration, metavar="TIME",
     help="Maximum delay until changes by other hosts are noticed: seconds, 30s, 10m.",
 )  # fmt: skip
 @_pod_option("--until-empty", is_flag=True, help="End when no job is left to run.")
@@ -310,6 +306,14 @@ def _find_manifest(where: Layout, name: str | None) -> Path | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (without the program's name); the exit code."""
+    code = _run_command(argv)
+    if time_limit.end():
+        _complain("the time of --timeout is over: `dispatcher status` shows how far the jobs are")
+        return TIMED_OUT
+    return code
+
+
+def _run_command(argv: Sequence[str] | None) -> int:
     open_closed_streams()
     clean_terminals()
     if _COMPLETES in os.environ:

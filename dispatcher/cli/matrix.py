@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,9 @@ from dispatcher import contract
 from dispatcher.base.messages import counted
 from dispatcher.base.users import user_name
 from dispatcher.base.values import text_of
-from dispatcher.cli.common import layout, where_option
+from dispatcher.cli.common import json_option, layout, where_option
 from dispatcher.cli.manifest_target import refuse_other_files
-from dispatcher.cli.printing import print_rows
+from dispatcher.cli.printing import print_json, print_rows
 from dispatcher.cli.tune import trials, tune
 from dispatcher.config import Config, Method, interpreter, load_config, python_environment
 from dispatcher.errors import ManifestError
@@ -48,7 +48,8 @@ matrix.add_command(trials)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), help="The manifest to write [default: the workspace's]."
 )
-def make(sweep: Path, output: Path | None) -> None:
+@json_option
+def make(sweep: Path, output: Path | None, as_json: bool) -> None:
     """Write the manifest that the sweep file SWEEP expands to, unless `matrix check` would refuse it.
 
     An older manifest is replaced, any other file is not. Its jobs stay whose they are; new ones are yours, unless the
@@ -72,29 +73,61 @@ def make(sweep: Path, output: Path | None) -> None:
     for line in respelt(read_plain(sweep)):
         click.echo(f"warning: {one_line(line)}", err=True)
     manifest = write_manifest(target, documents, known_ids(config.layout), refuse_faults)
-    click.echo(f"{target}: {_count(manifest.entries.values())}")
+    if as_json:
+        print_json({"manifest": target, **_sizes(manifest)})
+    else:
+        click.echo(f"{target}: {_count(manifest.entries.values())}")
 
 
 @matrix.command()
 @click.argument("manifest", required=False, type=click.Path(path_type=Path))
+@json_option
 @click.pass_context
-def check(context: click.Context, manifest: Path | None) -> None:
+def check(context: click.Context, manifest: Path | None, as_json: bool) -> None:
     """List all faults of MANIFEST, and parameters that no template reads. The exit status is 1 if there are faults.
 
     A parameter that nothing reads is a fault if it looks misspelt, such as `time_limt`. Without MANIFEST, the jobs of
     `dispatcher submit -- COMMAND` are checked too.
     """
     config = load_config(layout())
+    findings = _Findings(as_json=as_json)
     found = _submitted(config) if manifest is None else None
-    is_sound = found is None or _check_submitted(config, found)
+    if found is not None:
+        _check_submitted(config, found, findings)
     entries = () if found is None else found.entries
     if manifest is None and config.layout.submitted_manifest.exists() and not config.matrix.exists():
-        _warn_of_limits(config, entries)
-        click.echo(f"note: there is no {config.matrix}: only the jobs of `dispatcher submit` are checked", err=True)
-        if not is_sound:
-            context.exit(1)
-    elif not (_check_manifest(config, manifest or config.matrix, entries) and is_sound):
+        _warn_of_limits(config, entries, findings)
+        findings.note(f"there is no {config.matrix}: only the jobs of `dispatcher submit` are checked")
+    else:
+        _check_manifest(config, manifest or config.matrix, entries, findings)
+    if as_json:
+        print_json({"manifests": findings.manifests, "notes": findings.notes})
+    if not all(one["ok"] for one in findings.manifests):
         context.exit(1)
+
+
+class _Findings:
+    """What `check` has found; printed at once, or kept for `--json`."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._prints = not as_json
+        self.manifests: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+
+    def note(self, text: str, kind: str = "note") -> None:
+        self.notes.append(text)
+        if self._prints:
+            click.echo(f"{kind}: {one_line(text)}", err=True)
+
+    def sound(self, path: Path, sizes: dict[str, Any], text: str) -> None:
+        self.manifests.append({"manifest": path, "ok": True, **sizes, "faults": []})
+        if self._prints:
+            click.echo(f"{path}: {text}")
+
+    def faulty(self, where: str, faults: Sequence[str]) -> None:
+        self.manifests.append({"manifest": where, "ok": False, "faults": [*faults]})
+        if self._prints:
+            click.echo(ManifestError(where, [*map(one_line, faults)]), err=True)
 
 
 def _submitted(config: Config) -> Examined | None:
@@ -103,44 +136,42 @@ def _submitted(config: Config) -> Examined | None:
     return examine(config)
 
 
-def _check_submitted(config: Config, found: Examined) -> bool:
+def _check_submitted(config: Config, found: Examined, findings: _Findings) -> None:
     path = config.layout.submitted_manifest
     for line in found.notes:
-        click.echo(f"note: {path.name}: {one_line(line)}", err=True)
+        findings.note(f"{path.name}: {line}")
     if found.faults:
-        click.echo(ManifestError(str(path), [*map(one_line, found.faults)]), err=True)
-        return False
-    click.echo(f"{path}: {counted(len(found.entries), 'job')}")
-    return True
+        findings.faulty(str(path), found.faults)
+    else:
+        findings.sound(path, {"jobs": len(found.entries)}, counted(len(found.entries), "job"))
 
 
-def _warn_of_limits(config: Config, entries: Iterable[Entry]) -> None:
+def _warn_of_limits(config: Config, entries: Iterable[Entry], findings: _Findings) -> None:
     for line in Limits.of(config).unknown(entries):
-        click.echo(f"warning: {one_line(line)}", err=True)
+        findings.note(line, "warning")
 
 
-def _check_manifest(config: Config, path: Path, submitted: tuple[Entry, ...]) -> bool:
+def _check_manifest(config: Config, path: Path, submitted: tuple[Entry, ...], findings: _Findings) -> None:
     """Check a manifest. Limits may also be on keys that only submitted jobs have."""
     try:
         loaded = load_manifest(path, known_ids(config.layout))
     except ManifestError as error:
-        click.echo(ManifestError(error.where, [*map(one_line, error.problems)]), err=True)
-        return False
+        findings.faulty(error.where, error.problems)
+        return
     faults, unread = _faults(config, loaded)
-    _warn_of_limits(config, (*loaded.entries.values(), *submitted))
+    _warn_of_limits(config, (*loaded.entries.values(), *submitted), findings)
     for line in unread:
-        click.echo(f"note: {one_line(line)} (fine for tables and filters)", err=True)
+        findings.note(f"{line} (fine for tables and filters)")
     if faults:
-        click.echo(ManifestError(str(loaded.path), [*map(one_line, faults)]), err=True)
-        return False
-    click.echo(f"{loaded.path}: {_count(loaded.entries.values())}")
-    return True
+        findings.faulty(str(loaded.path), faults)
+    else:
+        findings.sound(loaded.path, _sizes(loaded), _count(loaded.entries.values()))
 
 
 @matrix.command()
 @click.argument("manifest", required=False, type=click.Path(path_type=Path))
 @where_option
-@click.option("--json", "as_json", is_flag=True, help="Print the entries as a JSON list.")
+@json_option
 def show(manifest: Path | None, where: Where, as_json: bool) -> None:
     """Show the jobs of MANIFEST with the parameters in which they differ."""
     config = load_config(layout())
@@ -215,6 +246,12 @@ def _ask(root: Path, method: Method, entries: list[dict[str, Any]]) -> list[str]
     # The lines above it are what the jobs' own modules print on import.
     found = json.loads(done.stdout.splitlines()[-1])
     return list(dict.fromkeys(f"{job_id}: {fault}" for job_id, faults in found.items() for fault in faults))
+
+
+def _sizes(manifest: Manifest) -> dict[str, Any]:
+    """How many jobs it has, of which methods."""
+    entries = manifest.entries.values()
+    return {"jobs": len(entries), "methods": Counter(entry.method for entry in entries)}
 
 
 def _count(entries: Iterable[Entry]) -> str:

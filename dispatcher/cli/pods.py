@@ -12,7 +12,8 @@ from dispatcher.base.messages import counted
 from dispatcher.base.times import ago, duration_text, parse_time
 from dispatcher.cli.common import interval_option, json_option, open_workspace
 from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
-from dispatcher.cli.printing import table_text, terminal_width
+from dispatcher.cli.printing import print_json, table_text, terminal_width
+from dispatcher.cli.time_limit import timeout_option
 from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _SLOT_NARROWING: Final = Narrowing(
 @click.option("--all", "shows_all", is_flag=True, help="Show the pods that have ended, too.")
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C or q; scroll with the arrows, j and k.")
 @interval_option
+@timeout_option
 @json_option
 def pods(shows_all: bool, watch: bool, interval: float, as_json: bool) -> None:
     """List the pods, their slots, and the jobs on them."""
@@ -167,48 +169,66 @@ def _notes(shown: Sequence[PodStatus]) -> list[str]:
 
 @click.command()
 @click.argument("pod", shell_complete=complete_pods)
-def drain(pod: str) -> None:
+@json_option
+def drain(pod: str, as_json: bool) -> None:
     """Let POD finish its jobs, claim no more and end."""
     workspace = open_workspace()
     status = next((status for status in workspace.pods() if status.info.pod == pod), None)
-    if status is not None and not status.is_alive:
-        # The request would end the pod when it is started again.
+    # The request would end a pod that does not run when it is started again.
+    drains = status is None or status.is_alive
+    if drains:
+        workspace.drain(pod)
+    if as_json:
+        print_json({"pod": pod, "host": status and status.info.host, "draining": drains})
+    elif drains:
+        click.echo(f"{pod} on {status.info.host if status else '?'} will finish its jobs and claim no more")
+    else:
         click.echo(f"{pod} is not running: there is nothing to drain")
-        return
-    workspace.drain(pod)
-    click.echo(f"{pod} on {status.info.host if status else '?'} will finish its jobs and claim no more")
 
 
 @click.command()
 @click.argument("pod", shell_complete=complete_pods)
-def undrain(pod: str) -> None:
+@json_option
+def undrain(pod: str, as_json: bool) -> None:
     """Let POD claim again after `drain`."""
     workspace = open_workspace()
     was_asked = workspace.layout.pod_drain(pod).exists()
     workspace.undrain(pod)
+    if as_json:
+        print_json({"pod": pod, "draining": False, "was_draining": was_asked})
+        return
     click.echo(f"{pod} may claim again" if was_asked else f"{pod} was not asked to drain: there is nothing to undo")
 
 
 @click.command()
 @click.argument("scope", shell_complete=complete_scopes)
 @click.option("--why", default="", metavar="TEXT", help="The reason, shown by status.")
-def pause(scope: str, why: str) -> None:
+@json_option
+def pause(scope: str, why: str, as_json: bool) -> None:
     """Stop claiming a method or some of its values, a GPU or on a host.
 
     SCOPE is a method, METHOD:KEY=VALUE (several with commas), gpu:HOST:N, host:HOST, or host:HOST:METHOD. Running jobs
     are not affected.
     """
     open_workspace().pause(scope, why)
-    click.echo(f"{scope} paused")
+    _print_pause(scope, as_json=as_json, paused=True)
 
 
 @click.command()
 @click.argument("scope", shell_complete=complete_paused)
-def unpause(scope: str) -> None:
+@json_option
+def unpause(scope: str, as_json: bool) -> None:
     """Continue claiming within a paused SCOPE.
 
     `dispatcher status` lists the paused scopes: a method, METHOD:KEY=VALUE, gpu:HOST:N, host:HOST, host:HOST:METHOD.
     Jobs that have failed before do not pause it again.
     """
     open_workspace().unpause(scope)
-    click.echo(f"{scope} unpaused")
+    _print_pause(scope, as_json=as_json, paused=False)
+
+
+def _print_pause(scope: str, *, as_json: bool, paused: bool) -> None:
+    if as_json:
+        print_json({"scope": scope, "paused": paused})
+    else:
+        click.echo(f"{scope} {'paused' if paused else 'unpaused'}")

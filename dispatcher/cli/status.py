@@ -16,6 +16,7 @@ from dispatcher.cli.common import (
     where_option,
 )
 from dispatcher.cli.printing import note, note_lines, table_text, terminal_size, terminal_width
+from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 
@@ -47,6 +48,7 @@ class Request:
 @keys_option("--by", help="Count states by these keys, e.g. lang,method, or by reason.")
 @click.option("--watch", is_flag=True, help="Stay on the screen and keep it up to date; j, k and space scroll, q ends.")
 @interval_option
+@timeout_option
 @where_option
 @state_option
 @utc_option

@@ -9,11 +9,12 @@ import click
 
 from dispatcher.base.messages import shortened
 from dispatcher.cli.command_options import CommandOptions, TakesCommand, command_options, given_command
-from dispatcher.cli.common import jobs_argument, open_workspace, where_option
+from dispatcher.cli.common import jobs_argument, json_option, open_workspace, where_option
 from dispatcher.cli.hardware import hosts_option
-from dispatcher.cli.printing import print_text
+from dispatcher.cli.printing import note, print_json, print_text
 from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
 from dispatcher.cli.submit_new import refuse_several, submit_new
+from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.run_state.states import State
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @command_options
 @click.option("--wait", is_flag=True, help="Wait for the end; exit with the job's status (several: 0 if all are done).")
 @click.option("--follow", "-f", is_flag=True, help="Print the log of the one job until it has ended, then as --wait.")
+@timeout_option
 @submission_options
 def submit(
     jobs: tuple[str, ...],
@@ -75,7 +77,8 @@ def submit(
 @click.command()
 @jobs_argument
 @hosts_option
-def poll(jobs: tuple[str, ...], hosts_file: Path | None) -> None:
+@json_option
+def poll(jobs: tuple[str, ...], hosts_file: Path | None, as_json: bool) -> None:
     """Record what has become of jobs that no live pod looks after, such as those of `submit`.
 
     Asks every host that has some, once, and prints what has changed. Jobs that were cancelled, held or requeued
@@ -87,7 +90,10 @@ def poll(jobs: tuple[str, ...], hosts_file: Path | None) -> None:
     workspace = open_workspace()
     snapshot = workspace.snapshot()
     chosen = frozenset(select(snapshot, jobs)) if jobs else None
-    poll_once(workspace.layout, chosen, hosts_file, print_text)
+    poll_once(workspace.layout, chosen, hosts_file, note if as_json else print_text)
+    if as_json:
+        now = workspace.records()
+        print_json({"changed": {job: one.state for job, one in now.items() if one != snapshot.records.get(job)}})
 
 
 def _wait(workspace: Workspace, ids: list[str], options: SubmissionOptions, *, follow: bool) -> int:

@@ -12,6 +12,7 @@ from dispatcher.base.messages import counted, first_names
 from dispatcher.cli.common import confirm, format_option, open_workspace
 from dispatcher.cli.complete import complete_studies
 from dispatcher.cli.printing import note, print_rows
+from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import LockError, StaleViewError, StorageError, UsageError, nearest
 from dispatcher.report.columns import Narrowing
 from dispatcher.report.terminal import one_line
@@ -48,6 +49,7 @@ _TELL_PAUSE_S: Final = 10.0
     shell_complete=complete_studies,
     help="As --stop, and cancel its trials that have not ended.",
 )
+@timeout_option
 def tune(study: Path | None, once: bool, resume: bool, yes: bool, stopped: str | None, cancelled: str | None) -> int:
     """Run the adaptive sweep that the file STUDY describes: trials whose parameters depend on what others have found.
 

@@ -10,10 +10,11 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import confirm, open_workspace
+from dispatcher.cli.common import confirm, json_option, open_workspace
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.host_overrides import override_options
-from dispatcher.cli.printing import note
+from dispatcher.cli.printing import note, print_json
+from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import StateError, UsageError, nearest
 
 if TYPE_CHECKING:
@@ -34,7 +35,11 @@ def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
 @yes_option
 @hosts_option
 @override_options()
-def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None, host_overrides: HostOverrides) -> None:
+@timeout_option
+@json_option
+def create_command(
+    name: str, queue: bool, yes: bool, hosts_file: Path | None, host_overrides: HostOverrides, as_json: bool
+) -> None:
     """Create the TPU VM of a configured host, and wait until it is READY. It costs money until it is deleted."""
     config = _config(hosts_file)
     _tpu_host(config, name)
@@ -46,8 +51,10 @@ def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None, h
         _confirm_creation(host, yes=yes)
         queued = by_hand.queue(host, _workspace(config))
         note(f"{name} was requested: queued resource {queued}; `dispatcher outlets` shows its state")
-        return
-    create_vm(config, host, yes=yes)
+    else:
+        create_vm(config, host, yes=yes)
+    if as_json:
+        print_json({"outlet": name, "state": "requested" if queue else "ready"})
 
 
 @click.command("delete")
@@ -55,7 +62,8 @@ def create_command(name: str, queue: bool, yes: bool, hosts_file: Path | None, h
 @click.option("--force", is_flag=True, help="Also while jobs of this workspace run there.")
 @yes_option
 @hosts_option
-def delete_command(name: str, force: bool, yes: bool, hosts_file: Path | None) -> None:
+@json_option
+def delete_command(name: str, force: bool, yes: bool, hosts_file: Path | None, as_json: bool) -> None:
     """Delete the TPU VM of a configured host, and its queued resource, if they were created for this workspace."""
     from dispatcher.outlets.tpu import by_hand
     from dispatcher.run_state.states import IN_FLIGHT
@@ -70,10 +78,12 @@ def delete_command(name: str, force: bool, yes: bool, hosts_file: Path | None) -
     found = by_hand.look(host, _workspace(config))
     if found.vm is None and found.queued is None:
         note(f"there is no TPU VM {name}")
-        return
-    confirm(f"Delete {name} ({found.text(_workspace(config))})?", yes=yes)
-    by_hand.delete(host, _workspace(config), note)
-    note(f"{name} was deleted")
+    else:
+        confirm(f"Delete {name} ({found.text(_workspace(config))})?", yes=yes)
+        by_hand.delete(host, _workspace(config), note)
+        note(f"{name} was deleted")
+    if as_json:
+        print_json({"outlet": name, "state": "deleted"})
 
 
 def create_vm(config: Config, host: TpuHost, *, yes: bool) -> None:

@@ -1,16 +1,22 @@
-"""`dispatcher submit --wait`: waits until jobs have ended; its exit status is theirs."""
+"""`dispatcher wait` and `submit --wait`: wait until jobs have ended; the exit status is theirs."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from dispatcher.base.messages import counted, first_names
-from dispatcher.cli.printing import note
+from dispatcher.cli.common import jobs_argument, json_option, open_workspace, where_option
+from dispatcher.cli.printing import note, print_json
+from dispatcher.cli.time_limit import timeout_option
 from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError
+from dispatcher.matrix.condition import Where
 from dispatcher.pod.waiting import SLOT
 from dispatcher.report.ends import Ends
 from dispatcher.run_state.states import IN_FLIGHT, WAITING, Record, State
@@ -24,6 +30,33 @@ if TYPE_CHECKING:
 _TELL_PAUSE_S: Final = 10.0
 _NOT_DONE: Final = 1
 _TROUBLE: Final = (StorageError, LockError, PodError, StaleViewError, OSError)
+
+
+@click.command()
+@jobs_argument
+@where_option
+@timeout_option
+@json_option
+def wait(jobs: tuple[str, ...], where: Where, as_json: bool) -> int:
+    """Wait until jobs (ids, globs, --where; by default all) have ended.
+
+    The exit status is the job's own, of several 0 if all are done, else 1. Ends at once when what is left cannot end
+    unless a person does something: it is held, its method is paused, or no pod is alive that would notice the end.
+    """
+    from dispatcher.report.selection import select
+
+    workspace = open_workspace()
+    chosen = select(workspace.snapshot(), jobs, where=where)
+    with goes_on_when_interrupted(chosen):
+        ended = workspace.wait(chosen)
+    states = Counter("deleted" if record is None else record.state.value for record in ended.values())
+    if as_json:
+        others = {job: _how(record) for job, record in ended.items() if not _is_done(record)}
+        print_json({"states": states, "not_done": others})
+    else:
+        listed = ", ".join(f"{state} {count}" for state, count in states.most_common())
+        click.echo(f"{counted(len(chosen), 'job')}: {listed}" if chosen else "no job matches")
+    return _status(chosen, ended)
 
 
 def wait_for(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None = None) -> int:
@@ -74,7 +107,7 @@ def goes_on_when_interrupted(jobs: Sequence[str]) -> Iterator[None]:
 
 
 def _status(jobs: Sequence[str], ended: dict[str, Record | None]) -> int:
-    others = [job for job in jobs if (record := ended[job]) is None or record.state is not State.DONE]
+    others = [job for job in jobs if not _is_done(ended[job])]
     for job in others[:10]:
         note(f"{job}: {_how(ended[job])}")
     if len(others) > 10:
@@ -84,6 +117,10 @@ def _status(jobs: Sequence[str], ended: dict[str, Record | None]) -> int:
     record = ended[others[0]] if len(jobs) == 1 else None
     code = record.exit_code if record is not None and record.state is State.FAILED else None
     return code if code is not None and 0 < code < 256 else _NOT_DONE
+
+
+def _is_done(record: Record | None) -> bool:
+    return record is not None and record.state is State.DONE
 
 
 def _how(record: Record | None) -> str:

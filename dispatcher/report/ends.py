@@ -134,7 +134,9 @@ class _Checks:
         found = frozenset(left) if len(why) == len(left) else frozenset()
         # A pod may have been started again a moment later, and a job requeued.
         if found and found == self._found:
-            raise StateError(f"{_why(left, why)} cannot end without help")
+            raise StateError(
+                f"{_why(left, why)} cannot end without help: see `dispatcher status`, or `dispatcher cancel`"
+            )
         self._found = found
         self._next_s = time.monotonic() + self._pause_s
         self._pause_s = _FIRST_CHECK_S if found else min(2 * self._pause_s, _LONGEST_CHECK_S)

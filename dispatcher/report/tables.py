@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -63,8 +64,8 @@ def render(
 
 
 def json_text(value: Any) -> str:
-    """`value` as indented JSON; NaN and infinity become null."""
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    """`value` as indented JSON; NaN and infinity become null, a path is text."""
+    return msgspec.json.format(msgspec.json.encode(value, enc_hook=os.fspath), indent=2).decode()
 
 
 def number_text(value: float) -> str:

@@ -74,7 +74,7 @@ def test_what_cannot_end_without_a_person_is_not_waited_for(fleet: Fleet, change
     change(workspace)
     with pytest.raises(StateError) as raised:
         workspace.wait("a", timeout_s=PATIENCE_S)
-    assert str(raised.value) == f"{why} cannot end without help"
+    assert str(raised.value) == f"{why} cannot end without help: see `dispatcher status`, or `dispatcher cancel`"
 
 
 def test_a_timeout_says_which_jobs_are_left(fleet: Fleet) -> None:

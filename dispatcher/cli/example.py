@@ -46,7 +46,7 @@ PARAMS = {
 
 def main(lr, seed, steps, pause_s):
     rng = random.Random(seed)
-    points = [(x, 3.0 * x - 1.0 + rng.gauss(0.0, 0.1)) for x in (rng.uniform(-1.0, 1.0) for _ in range(100))]
+    points = [(x, 3.0 * x - 1.0 + rng.gauss(0.0, 0.1)) for x in (rng.uniform(-0.3, 0.3) for _ in range(100))]
     slope = offset = loss = 0.0
     for step in range(1, steps + 1):
         errors = [(slope * x + offset - y, x) for x, y in points]

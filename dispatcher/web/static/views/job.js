@@ -139,8 +139,8 @@ export class Job {
       ["Started", job.started_at && moment(job.started_at)],
       ["Ended", job.finished_at && moment(job.finished_at)],
       ["Took", job.finished_at && job.elapsed_s != null ? duration(job.elapsed_s) : null],
-      ["Runs for", isRunning ? duration(secondsSince(job.started_at)) : null],
-      ["Last sign", job.last_sign_at && ago(job.last_sign_at)],
+      ["Elapsed", isRunning ? duration(secondsSince(job.started_at)) : null],
+      ["Last heartbeat", job.last_sign_at && ago(job.last_sign_at)],
       ["Left", job.remaining_s == null ? null : `about ${duration(job.remaining_s)}`],
       ["Step", job.step == null ? null : `${number(job.step)}${job.of ? ` of ${number(job.of)}` : ""}`],
       ["Stalled", job.stalled_since && `no progress for ${duration(secondsSince(job.stalled_since))}`],
@@ -187,5 +187,5 @@ function provenance({ attempts }, shown) {
   const { provenance: found } = attempts?.find((one) => String(one.attempt) === String(shown)) ?? {};
   if (!found) return null;
   const { recorded, ...known } = found;
-  return section("provenance", "What it ran from", null, recorded ? empty("Not recorded.") : facts(Object.entries(known).map(([name, value]) => [name, value && text(value)])));
+  return section("provenance", "Provenance", null, recorded ? empty("Not recorded.") : facts(Object.entries(known).map(([name, value]) => [name, value && text(value)])));
 }

@@ -84,7 +84,7 @@ export class Matrix {
   }
 
   #table(data) {
-    if (!data.rows.length || !data.columns.length) return empty("No job has these keys.");
+    if (!data.rows.length || !data.columns.length) return empty("No job matches.");
     const isStates = !data.value;
     const means = data.cells.flat().map((cell) => cell?.mean).filter(Number.isFinite);
     const isReading = data.results_pending > 0;

@@ -15,7 +15,7 @@ const KINDS = ["useful", "running", "pruned", "preempted", "superseded", "cancel
 const MOST_ROWS = 7;
 
 export function week(ledger) {
-  if (!ledger) return section("week", "This week", null, empty("The account is being made …"));
+  if (!ledger) return section("week", "This week", null, empty("Computing the usage of this week …"));
   if (ledger.error) return section("week", "This week", null, h("p", { class: "problem" }, ledger.error));
   const total = ledger.total?.total ?? { slots: 0, gpus: 0 };
   if (!(total.slots > 0)) return section("week", "This week", null, empty("No slot was there in the last 7 days."));

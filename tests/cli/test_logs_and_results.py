@@ -429,7 +429,7 @@ def test_init_lays_a_workspace_that_runs(lab, tmp_path, monkeypatch):
         ".gitignore", "dispatcher.yaml", "matrix", "run_state", "scripts", "templates",
     ]  # fmt: skip
     sweep = new / "matrix" / "sweep.yaml"
-    sweep.write_text(sweep.read_text().replace("steps: 200", "steps: 40, pause_s: 0"))
+    sweep.write_text(sweep.read_text().replace("steps: 200", "steps: 200, pause_s: 0"))
     monkeypatch.chdir(new)
     assert main(["matrix", "make", "matrix/sweep.yaml"]) == 0
     assert main(["matrix", "check"]) == 0

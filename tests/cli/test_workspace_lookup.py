@@ -21,6 +21,7 @@ from dispatcher.workspace import Layout, nearest_workspace
 ARGUMENTS = {
     "matrix": ("make", "given/sweep.yaml"),
     "status": (),
+    "wait": ("a",),
     "show": ("a",),
     "diff": ("a", "b"),
     "usage": (),
@@ -34,6 +35,7 @@ ARGUMENTS = {
     "requeue": ("a",),
     "hold": ("a",),
     "cancel": ("a",),
+    "update": ("a", "--priority", "1"),
     "mark": ("done", "a"),
     "delete": ("a", "--yes"),
     "edit": (),
@@ -112,7 +114,7 @@ def listing(place: Path) -> dict[str, int]:
 
 
 def test_no_command_is_forgotten() -> None:
-    assert {*ARGUMENTS, "init", "job"} == set(_COMMANDS)
+    assert {*ARGUMENTS, "init", "job"} == {name for names in _COMMANDS.values() for name in names}
 
 
 @pytest.mark.parametrize("words", [*((name, *rest) for name, rest in ARGUMENTS.items()), *OTHERS], ids=" ".join)

@@ -386,7 +386,10 @@ def _script_lock(layout: Layout, name: str | None, faults: list[str]) -> Path | 
         return None
     path = Path(os.path.realpath(layout.root / name))
     if path == Path(os.path.realpath(layout.lock_file)):
-        faults.append(f"script_lock = {name!r}: that is the dispatchers' own lock; let your script lock another file")
+        faults.append(
+            f"script_lock = {name!r}: that is the dispatchers' own lock; let your script lock another file, "
+            "such as script.lock: change that line of the script, and write `script_lock: script.lock`"
+        )
     elif path == layout.status_file:
         faults.append(
             f"script_lock = {name!r}: that is the status file, which is replaced at every change, so two processes "

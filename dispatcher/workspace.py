@@ -169,6 +169,8 @@ class Layout:
         self.scripts_dir = self.root / "scripts"
         self.run_state = self.root / "run_state"
         self.status_file = status_file or self.run_state / STATUS_FILE
+        # What the status file of a lab's own script was when it was adopted.
+        self.adopted_file = self.run_state / f"adopted_{STATUS_FILE}"
         self.run_state_ignored = self.run_state / ".gitignore"
         self.lock_file = self.run_state / "claims.lock"
         self.hardlink_lock_file = self.run_state / "claims.hardlink"

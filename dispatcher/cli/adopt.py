@@ -94,6 +94,8 @@ def _report(workspace: Workspace, file: Path, *, as_json: bool) -> None:
     if unknown:
         rows.append(("in no manifest, not claimed", unknown))
     print_rows([{"state": word, "jobs": len(names), "which": first_names(names)} for word, names in rows], "plain")
+    if unknown and not workspace.config.matrix.exists():
+        click.echo(f"{workspace.config.matrix}: no such manifest; write `matrix: FILE` into dispatcher.yaml")
     for job, why in list(refused.items())[:_REFUSED_SHOWN]:
         click.echo(f"refused: {job}: {why}")
     if len(refused) > _REFUSED_SHOWN:

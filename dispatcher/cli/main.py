@@ -18,6 +18,7 @@ from dispatcher.cli import time_limit
 from dispatcher.cli.common import (
     F,
     WholeNumber,
+    given_root,
     layout,
     read_duration,
     read_list,
@@ -182,7 +183,8 @@ def _pod_option(*declarations: str, **attributes: Any) -> Callable[[F], F]:
 )  # fmt: skip
 @_pod_option(
     "--matrix", "matrix_file", type=click.Path(dir_okay=False), metavar="FILE",
-    help="The manifest.  [default: matrix in dispatcher.yaml, else matrix/matrix.json]",
+    help="The manifest; outside of a workspace, its directory becomes one.  "
+    "[default: matrix in dispatcher.yaml, else matrix/matrix.json]",
 )  # fmt: skip
 @_pod_option(
     "--where", multiple=True, callback=read_where, metavar="KEY=VALUE", shell_complete=complete_where,
@@ -197,6 +199,10 @@ def _pod_option(*declarations: str, **attributes: Any) -> Callable[[F], F]:
 @_pod_option(
     "--max-fails", type=WholeNumber(1, MOST), metavar="N",
     help="Once N of its jobs have failed for good, whichever pod ran them: claim nothing more, and end with status 1.",
+)  # fmt: skip
+@_pod_option(
+    "--anyway", is_flag=True,
+    help="Claim jobs also while your own script may claim them in a status file that no dispatcher reads.",
 )  # fmt: skip
 @_pod_option("--dry-run", is_flag=True, help="Show what a start would do and why; change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
@@ -241,7 +247,7 @@ def _run(given: dict[str, Any]) -> int:
 
     from dispatcher.config import load_config
 
-    where = layout()
+    where = _workspace(given["matrix_file"])
     hosts_file = given["hosts_file"]
     config = load_config(where, None if hosts_file is None else Path(hosts_file))
     options = _options(where, config.hosts, given)
@@ -254,6 +260,21 @@ def _run(given: dict[str, Any]) -> int:
     from dispatcher.pod.run import run_pod
 
     return run_pod(config.layout, config, options, log=PodLog(utc=given["utc"]))
+
+
+def _workspace(manifest: str | None) -> Layout:
+    """The workspace; outside of one, the directory of the manifest that `--matrix` names becomes one."""
+    from pathlib import Path
+
+    from dispatcher.workspace import nearest_workspace, usable_layout
+
+    is_named = given_root() is not None or bool(os.environ.get(contract.ROOT))
+    if manifest is None or is_named or not Path(manifest).is_file() or nearest_workspace(Path.cwd()) is not None:
+        return layout()
+    directory = Path(manifest).absolute().parent
+    # A manifest in matrix/ is where a workspace above it has its manifests.
+    above = usable_layout(directory.parent)
+    return nearest_workspace(directory) or (above if above.matrix_dir == directory else usable_layout(directory))
 
 
 def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
@@ -284,6 +305,7 @@ def _options(where: Layout, hosts: Hosts, given: dict[str, Any]) -> PodOptions:
         until_empty=given["until_empty"],
         max_jobs=given["max_jobs"],
         max_fails=given["max_fails"],
+        anyway=given["anyway"],
         on_exit=given["on_exit"],
     )
 

@@ -66,7 +66,7 @@ class Backlog:
         self._new: set[str] = set()
         self.unmet = UnmetOptions(options.methods, options.where)
         self.startable = Startable(config.now, log, outlets)
-        self.external = ExternalJobs(config.now, log)
+        self.external = ExternalJobs(config.now, (config.now.matrix, path), log, anyway=options.anyway)
         self.host_note = ""
         self._store = store
         self._config = config

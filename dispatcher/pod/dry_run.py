@@ -30,7 +30,7 @@ from dispatcher.pod.registration import Registration, refuse_shared_slots
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.waiting import Facts, Waiting, as_written
 from dispatcher.run_state import liveness
-from dispatcher.run_state.adoption import refuse_unadopted
+from dispatcher.run_state.adoption import refuse_old_script, refuse_unadopted
 from dispatcher.run_state.external import external_gpus
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -66,6 +66,8 @@ def dry_run(
     """
     path = options.matrix or config.matrix
     refuse_unadopted(layout, (config.matrix, path))
+    if not options.anyway:
+        refuse_old_script(layout, (config.matrix, path))
     store = Store(
         layout,
         by=options.pod,

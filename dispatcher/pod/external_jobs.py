@@ -1,25 +1,47 @@
-"""The external jobs that a pod has seen (started by something other than a dispatcher), and when to stop claiming."""
+"""The external jobs (started by something other than a dispatcher), and when a pod claims nothing because of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from dispatcher.config import Config
+from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.external import external_gpus, runs_externally
 from dispatcher.run_state.states import Record
 
 
 class ExternalJobs:
-    """`jobs` are running externally. `problem` is why this pod has stopped claiming; empty while it claims."""
+    """`jobs` are running externally. `manifests` are those beside which a lab's own status file may be."""
 
-    def __init__(self, config: Config, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: Config, manifests: Iterable[Path], log: Callable[[str], None], *, anyway: bool = False
+    ) -> None:
         self.jobs: set[str] = set()
-        self.problem = ""
         self._config = config
+        self._manifests = tuple(manifests)
         self._log = log
+        self._anyway = anyway
+        # Of a claim that was seen in the status file, and of a status file that no dispatcher reads.
+        self._claimed = ""
+        self._ignored = ""
         # All jobs that were external when this pod began or have become so since.
         self._known: set[str] = set()
         self._has_begun = False
+
+    @property
+    def problem(self) -> str:
+        """Why this pod claims nothing; empty while it claims."""
+        return self._claimed or self._ignored
+
+    def check_ignored_files(self) -> None:
+        """Find out whether a script writes a status file that no dispatcher reads, and so claims the same jobs."""
+        if self._anyway:
+            return
+        found = ignored_file_text(self._config.layout, self._manifests)
+        if bool(found) != bool(self._ignored):
+            self._log(f"warning: nothing is claimed: {found}" if found else "claiming again: that file is gone")
+        self._ignored = found
 
     def update_all(self, records: Mapping[str, Record]) -> None:
         """Read all records. Jobs that are external the first time were adopted."""
@@ -50,12 +72,12 @@ class ExternalJobs:
 
     def _stop_claiming(self, job: str, record: Record) -> None:
         """Stop claiming unless there is a shared lock: without one, a job could be started twice."""
-        if self._config.script_lock is not None or self.problem:
+        if self._config.script_lock is not None or self._claimed:
             return
-        self.problem = (
+        self._claimed = (
             f"{job} was claimed by {record.pod or 'a script'}, pid {record.pid}, which is not a dispatcher. Without a "
             "shared lock a job may be started twice, so this pod has stopped claiming. Name the file that the script "
             f"locks (`script_lock: FILE` in {self._config.layout.config_file.name}), or stop the script; "
             "then start this pod again"
         )
-        self._log(f"warning: {self.problem}")
+        self._log(f"warning: {self._claimed}")

@@ -51,6 +51,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     request: what attempts ask for, whatever their entries say; None: what these say.
     addition: new jobs, the `jobs`, which do not exist yet.
     code: which code hosts run, also those that see the workspace; None for the setting, which counts for the others.
+    anyway: claim also while a lab's own script may claim the same jobs.
     once: end as soon as the outlets have accepted or refused what was claimed, and have told of attempts whose
         dispatcher is dead; attempts run on.
     """
@@ -74,6 +75,7 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     request: Request | None = None
     addition: Addition | None = None
     code: CodeMode | None = None
+    anyway: bool = False
     once: bool = False
     on_exit: OnExit = "drain"
 

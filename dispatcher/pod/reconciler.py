@@ -36,7 +36,6 @@ from dispatcher.pod.status_problem import StatusProblem
 from dispatcher.pod.summary import Tally, still_running, stopped_early_text
 from dispatcher.pod.waiting import Reason, root_causes, summary
 from dispatcher.provenance.collector import Collector
-from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.observer import Observer
@@ -176,6 +175,8 @@ class Reconciler:
         claiming = claiming and time.monotonic() >= self._claims_from_s
         if adding and self._adding.must_wait():
             return 0
+        if claiming:
+            backlog.external.check_ignored_files()
         # What has ended may be what others wait for, so only the transaction itself can tell what is ready then.
         claiming = claiming and not (self._claimer.has_enough or backlog.external.problem or self._script_waits())
         claiming = claiming and self._has_free_slots()
@@ -321,9 +322,6 @@ class Reconciler:
         manifest = self._backlog.manifest
         slots = " and ".join(filter(None, (outlet.describe() for outlet in self._outlets.values())))
         lines = [f"{slots}; {manifest.name}: {manifest.counts()}", *manifest.warnings()]
-        neglected = ignored_file_text(self._config.now.layout, (self._config.now.matrix, manifest.path))
-        if neglected:
-            lines.append(f"warning: {neglected}")
         return [*lines, *self._backlog.unmet.warnings]
 
     def closing_lines(self) -> list[str]:

@@ -30,6 +30,7 @@ from dispatcher.pod.short_lived import remove_ended
 from dispatcher.pod.trusted_locks import register_with_trusted_locks
 from dispatcher.pod.wake import FileWatch, Signals, Wait
 from dispatcher.run_state import liveness
+from dispatcher.run_state.adoption import refuse_old_script, refuse_unadopted
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.projection import Projector
@@ -67,13 +68,17 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> in
     """
     if not is_name(options.pod):
         raise UsageError(f"--pod {options.pod!r}: use letters, digits, '.', '_' and '-': files are named after the pod")
+    manifests = (config.matrix, options.matrix or config.matrix)
+    refuse_unadopted(layout, manifests)
+    if not options.anyway:
+        refuse_old_script(layout, manifests)
     refuse_unfit_host(layout)
     store = Store(
         layout,
         by=options.pod,
         lock=config.lock,
         lost_after_s=config.lost_after_s,
-        manifests=(config.matrix, options.matrix or config.matrix),
+        manifests=manifests,
         manifest_jobs=ManifestJobs(config, options.matrix).ids,
     )
     interval_s = options.poll_interval_s or config.poll_interval_s

@@ -3,6 +3,10 @@
 Such scripts put `matrix_status.json` beside the manifest or into the workspace's root. Without its records all jobs
 would be queued and finished work would run again. So nothing that changes the run state starts before they are adopted,
 or before dispatcher.yaml says that the file stays where it is.
+
+After that, dispatchers do not read the script's file and the script does not read theirs, so both would run the same
+jobs. So no pod claims while the script goes on: its file is no longer what was adopted, a copy of which is kept, or a
+process of this host that has started a job of that file still lives.
 """
 
 from __future__ import annotations
@@ -17,6 +21,9 @@ from dispatcher.base import files
 from dispatcher.base.times import parse_time
 from dispatcher.errors import StateError, StorageError
 from dispatcher.run_state import edits, journal, status_file
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.external import Presence, presence
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.workspace import STATUS_FILE, Layout
 
 # The clock of the host that began the run state and that of the file server may differ.
@@ -39,17 +46,88 @@ def _lab_files(layout: Layout, manifests: Iterable[Path]) -> Iterator[Path]:
     return (path for path in found if path != layout.status_file and path.is_file())
 
 
+def keep_adopted(layout: Layout, path: Path, data: bytes) -> None:
+    """Keep a copy of a status file that is being adopted, with its times: any other content was written later."""
+    files.replace_file(layout.adopted_file, data)
+    found = os.stat(path)
+    # The script may have written it meanwhile.
+    if files.read_fresh(path) == data:
+        os.utime(layout.adopted_file, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
 def ignored_file_text(layout: Layout, manifests: Iterable[Path] = ()) -> str:
     """What is wrong when a script still writes a status file that no dispatcher reads; empty when none does."""
     found = list(_lab_files(layout, manifests))
     began_s = _began_s(layout) if found else None
-    written = [path for path in found if began_s is not None and path.stat().st_mtime > began_s + _CLOCK_SLACK_S]
-    if not written:
+    written = next((path for path in found if began_s is not None and _is_written_since(layout, path, began_s)), None)
+    if written is None:
         return ""
     return (
-        f"{written[0]} was written after dispatchers began here, and none of them reads it: they claim the same jobs "
-        f"as the script that writes it. Stop the script, let it write {layout.status_file}, or remove the file"
+        f"{written} was written after dispatchers began here, which do not read it: "
+        f"its script may claim the same jobs. {_script_cure(layout, written)}"
     )
+
+
+def _script_cure(layout: Layout, path: Path) -> str:
+    return (
+        f"Stop the script, record with `dispatcher mark` how its jobs have ended, and move the file away "
+        f"(mv {shlex.quote(str(path))} {shlex.quote(f'{path}.old')}); or let the script write {layout.status_file}; "
+        "or start the pod with --anyway"
+    )
+
+
+def _is_written_since(layout: Layout, path: Path, began_s: float) -> bool:
+    with files.storing("reading", path):
+        found, adopted = files.stat(path), files.stat(layout.adopted_file)
+        if found is None:
+            return False
+        if adopted is None:
+            return found.st_mtime > began_s + _CLOCK_SLACK_S
+        if (found.st_size, found.st_mtime_ns) == (adopted.st_size, adopted.st_mtime_ns):
+            return False
+        return found.st_size != adopted.st_size or files.read_plain(path) != files.read_plain(layout.adopted_file)
+
+
+def refuse_old_script(layout: Layout, manifests: Iterable[Path] = ()) -> None:
+    """Raise StateError while a lab's own script may claim jobs in a status file that no dispatcher reads."""
+    manifests = list(manifests)
+    text = ignored_file_text(layout, manifests)
+    if not text and has_run_state(layout):
+        living = (_living_script(layout, path) for path in _lab_files(layout, manifests))
+        text = next(filter(None, living), "")
+    if text:
+        raise StateError(f"no job is claimed here: {text}. Nothing was changed")
+
+
+def _living_script(layout: Layout, path: Path) -> str:
+    """Which process of this host has started a job that the file shows as running, and may start another; or ""."""
+    import psutil
+
+    own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+    for job, record in _running(layout, path):
+        if record.pid is None or presence(record) is not Presence.HERE:
+            continue
+        try:
+            script = psutil.Process(record.pid).parent()
+            # What has started this pod as well is a shell or a service, and init takes in what a script has left.
+            if script is None or script.pid in own or script.pid == 1:
+                continue
+            words = shlex.join(script.cmdline()) or script.name()
+        except psutil.Error:
+            continue
+        return (
+            f"{words} (pid {script.pid}) has started {job} (pid {record.pid}), which {path} shows as running, and may "
+            f"claim more jobs there. {_script_cure(layout, path)}"
+        )
+    return ""
+
+
+def _running(layout: Layout, path: Path) -> Iterator[tuple[str, Record]]:
+    for outcome in read_lab_file(layout, path):
+        fields = outcome.change.fields()
+        if outcome.event is Event.ADOPTED and outcome.change.state in IN_FLIGHT:
+            pid, host, started_at = (fields.get(name) for name in ("pid", "host", "started_at"))
+            yield outcome.job, Record(state=State.RUNNING, pid=pid, host=host, started_at=started_at)
 
 
 def _began_s(layout: Layout) -> float | None:

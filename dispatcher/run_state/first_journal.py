@@ -13,7 +13,7 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import edits, journal, status_file
-from dispatcher.run_state.adoption import refuse_unadopted
+from dispatcher.run_state.adoption import keep_adopted, refuse_unadopted
 from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, Refused, SnapshotData
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.journal import Line
@@ -109,6 +109,8 @@ class FirstJournal:
             # Never the workspace itself: where it was unmounted, a new one would begin on the disk below.
             with contextlib.suppress(FileExistsError):
                 os.mkdir(layout.journal_dir)
+            if data is not None and is_foreign:
+                keep_adopted(layout, Path(name), data)
             if publish(path, encode_generation(header, first.known + first.new)):
                 self.began_with = Path(name)
             if data is not None and any(line.event is Event.REFUSED for line in first.new):

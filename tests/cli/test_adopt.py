@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import time
 
 LAB = {
@@ -82,12 +83,27 @@ def test_a_script_that_goes_on_with_the_old_file_is_noticed(lab):
     path = write_lab_file(lab)
     assert any("is not adopted" in found["what"] for found in doctor(lab))
     lab.run("init", "--adopt", str(path))
-    assert "none of them reads it" not in lab.run("status").err
+    assert "its script may claim" not in lab.run("status").err
     assert not any("is not adopted" in found["what"] for found in doctor(lab))
     later = time.time() + 60
     os.utime(path, (later, later))
-    assert "none of them reads it" in lab.run("status").err
-    assert "none of them reads it" in lab.run("--pod", "p", "--slots", "1", "--until-empty", "--methods", "none").out
+    assert "its script may claim" not in lab.run("status").err
+    write_lab_file(lab, {**LAB, "gone": {"state": "running"}})
+    before = lab.snapshot()
+    assert "its script may claim" in lab.run("status").err
+    pod = ("--pod", "p", "--slots", "1", "--until-empty", "--methods", "none")
+    for words in (pod, (*pod, "--dry-run")):
+        outcome = lab.run(*words)
+        assert (outcome.code, outcome.out) == (1, "")
+        assert (
+            "dispatcher mark" in outcome.err
+            and f"mv {shlex.quote(str(path))} " in outcome.err
+            and "--anyway" in outcome.err
+        )
+    assert lab.snapshot() == before
+    assert "no job is claimed here" not in lab.run(*pod, "--anyway").err
+    path.rename(f"{path}.old")
+    assert "no job is claimed here" not in lab.run(*pod).err
 
 
 def doctor(lab):

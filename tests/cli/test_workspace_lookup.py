@@ -68,7 +68,6 @@ OTHERS = (
     ("outlets", "delete", "tpu", "--yes"),
     ("job", "submit", "new", "given/config.yaml"),
     ("--pod", "pod-0", "--slots", "1", "--until-empty"),
-    ("--pod", "pod-0", "--slots", "1", "--matrix", "given/matrix.json", "--until-empty"),
     ("--slots", "1", "--dry-run"),
 )
 SWEEP = "job_id: '{seed}'\ndefaults: {method: fft, command: 'true'}\nsweeps: [{grid: {seed: [1, 2]}}]\n"
@@ -249,3 +248,21 @@ def test_a_current_directory_that_was_deleted(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 2
     assert done.stderr.startswith("dispatcher: the current directory cannot be found: No such file or directory")
+
+
+def test_a_manifest_that_is_named_makes_its_directory_a_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "matrix.json").write_text('[{"job_id": "a", "method": "fft", "gpus": 0}]')
+    (tmp_path / "matrix_status.json").write_text('{"a": {"state": "done"}}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DISPATCHER_ROOT", raising=False)
+    assert main(["--pod", "x", "--gpus", "0,1", "--methods", "fft", "--matrix", "matrix.json"]) == 1
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/matrix_status.json has records that no dispatcher has adopted" in said
+    assert "dispatcher init --adopt matrix_status.json" in said
+    assert sorted(os.listdir(tmp_path)) == ["matrix.json", "matrix_status.json"]
+    assert main(["init", "--adopt", "matrix_status.json"]) == 0
+    assert "write `matrix: FILE` into dispatcher.yaml" in capsys.readouterr().out
+    assert main(["--pod", "x", "--slots", "1", "--matrix", "matrix.json", "--until-empty"]) == 0
+    assert "matrix.json: 1 done" in capsys.readouterr().out

@@ -65,6 +65,54 @@ def test_the_gpu_of_an_adopted_job_is_taken_while_its_process_lives(
     assert pod.stop() == 0
 
 
+# Claims a job in the status file that is its argument, and goes on.
+OLD_SCRIPT = """
+import json, subprocess, sys, time
+with subprocess.Popen(["sleep", "600"]) as job:
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    print(json.dumps({"state": "running", "pod": "old", "pid": job.pid, "started_at": now}), flush=True)
+    sys.stdin.read()
+    job.kill()
+"""
+
+
+def test_no_pod_starts_while_a_script_that_has_started_an_adopted_job_lives(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("old", "true"), shell("a", "true")])
+    path = fleet.root / "matrix" / "matrix_status.json"
+    with subprocess.Popen(
+        [sys.executable, "-c", OLD_SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as script:
+        assert script.stdin is not None and script.stdout is not None
+        path.write_text(json.dumps({"old": json.loads(script.stdout.readline()), "a": {"state": "queued"}}))
+        fleet.run("init", "--adopt", str(path))
+        refused = fleet.try_("--pod", "p", "--slots", "1", "--until-empty")
+        assert refused.returncode == 1
+        assert f"(pid {script.pid}) has started old" in refused.stderr
+        assert fleet.record("a").state == "queued"
+        script.stdin.close()
+        script.wait()
+    fleet.run("mark", "done", "old")
+    assert fleet.run_all("--slots", "1").end() == 0
+    assert fleet.record("a").state == "done"
+
+
+def test_a_pod_claims_nothing_while_a_script_writes_a_file_that_it_does_not_read(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("first", GATED), shell("second", "true")])
+    path = fleet.root / "matrix" / "matrix_status.json"
+    path.write_text('{"first": {"state": "queued"}, "second": {"state": "queued"}}')
+    fleet.run("init", "--adopt", str(path))
+    pod = fleet.start("pod", "--slots", "1", poll="0.2")
+    fleet.wait_running("first")
+    path.write_text('{"first": {"state": "queued"}, "second": {"state": "running", "pid": 1}}')
+    (fleet.root / "go").touch()
+    pod.says("nothing is claimed: ")
+    assert fleet.wait_for("first", "done")
+    assert fleet.record("second").state == "queued"
+    path.rename(path.with_suffix(".old"))
+    assert fleet.wait_for("second", "done")
+    assert pod.stop() == 0
+
+
 def test_what_a_script_claims_is_left_to_it(fleet: Fleet, script: subprocess.Popen[bytes]) -> None:
     fleet.write_config("status_file: matrix_status.json\nscript_lock: matrix/claims.lock\n")
     fleet.write_manifest(

@@ -78,8 +78,8 @@ NOT_RUN = {
     "docs/measurements.md": {"elsewhere": 1},
     # A line for cron.
     "docs/notify.md": {"form": 1},
-    # tests/pod/test_idle_gpus.py
-    "docs/pods.md": {"GPUs": 1},
+    # tests/pod/test_idle_gpus.py, tests/cli/test_init.py
+    "docs/pods.md": {"GPUs": 1, "elsewhere": 1},
     # tests/pod/test_shared_gpus.py, tests/beds/test_cgroups.py
     "docs/sharing.md": {"GPUs": 1, "form": 1},
     "docs/tuning.md": {"installs": 1},

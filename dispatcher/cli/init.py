@@ -29,9 +29,13 @@ from dispatcher.workspace import Layout, nearest_workspace, usable_layout
     "--skill", is_flag=True,
     help="Write only .claude/skills/dispatcher/SKILL.md, which teaches coding agents these commands.",
 )  # fmt: skip
+@click.option(
+    "--shared", is_flag=True,
+    help="Let the group of DIRECTORY read and write the workspace, also one that exists: what you own there.",
+)  # fmt: skip
 @click.option("--nested", is_flag=True, help="Create it even inside another workspace.")
 @json_option
-def init(directory: str | None, adopt: Path | None, skill: bool, nested: bool, as_json: bool) -> None:
+def init(directory: str | None, adopt: Path | None, skill: bool, shared: bool, nested: bool, as_json: bool) -> None:
     """Create a workspace in DIRECTORY.
 
     It gets dispatcher.yaml, matrix/, run_state/, templates/, scripts/, and an example that needs no GPU. With --adopt
@@ -51,14 +55,38 @@ def init(directory: str | None, adopt: Path | None, skill: bool, nested: bool, a
     if skill:
         _print_written(new, [_write_skill(new)], as_json=as_json)
         return
+    is_there = new.mark() is not None
     if not nested:
         _refuse_nested(new)
     if adopt is not None:
         from dispatcher.cli.adopt import adopt_file
 
         adopt_file(new, adopt, as_json=as_json)
-    else:
+    elif not (shared and is_there):
         _create_example(new, as_json=as_json)
+    elif as_json:
+        _print_written(new, [], as_json=True)
+    if shared:
+        _share(new.root, silent=as_json)
+
+
+def _share(root: Path, *, silent: bool) -> None:
+    from dispatcher.base import files
+    from dispatcher.base.group import group_name, share
+    from dispatcher.base.messages import counted
+
+    with files.storing("sharing the workspace", root):
+        left = share(root)
+        group = group_name(root.stat().st_gid)
+    if silent:
+        return
+    click.echo(f"{root}: members of the group {group} may read and write it (chgrp GROUP {root} chooses another group)")
+    if left.private:
+        click.echo(f"{counted(left.private, 'file')} that only their owner may read stay so")
+    for owner, count in left.by_others.items():
+        click.echo(
+            f"{counted(count, 'file')} of {owner} cannot be shared by you: {owner} (or root) runs the same command"
+        )
 
 
 def _refuse_nested(new: Layout) -> None:

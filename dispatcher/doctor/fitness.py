@@ -6,8 +6,8 @@ And what this user must be allowed to do in the workspace.
 from __future__ import annotations
 
 import errno
-import grp
 import os
+import shlex
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 
 from dispatcher.base import host
-from dispatcher.base.users import user_name
+from dispatcher.base.group import group_name, is_shared
+from dispatcher.base.users import name_of, user_name
 from dispatcher.errors import PodError, StorageError
 from dispatcher.workspace import Layout
 
@@ -78,47 +79,61 @@ def refuse_read_only(layout: Layout) -> None:
 
 
 def _check_access(layout: Layout, paths: Iterable[Path]) -> Fault | None:
-    denied = [path for path in dict.fromkeys(paths) if not os.access(path, os.R_OK | os.W_OK)]
+    denied = [path for path in dict.fromkeys(paths) if not os.access(path, _needed(path))]
     if not denied:
         return None
-    names = ", ".join(map(str, denied))
     if os.statvfs(denied[0]).f_flag & os.ST_RDONLY:
-        what = f"{names} cannot be written: {os.strerror(errno.EROFS)}"
+        what = f"{', '.join(map(str, denied))} cannot be written: {os.strerror(errno.EROFS)}"
         return Fault(what, "mount it with write access")
+    names = ", ".join(f"{path} (of {_owner(path)})" for path in denied)
     return Fault(f"this user (uid {os.getuid()}) cannot read and write {names}", _access_cure(layout, denied))
+
+
+def _needed(path: Path) -> int:
+    return os.R_OK | os.W_OK | (os.X_OK if path.is_dir() else 0)
+
+
+def _owner(path: Path) -> str:
+    try:
+        return name_of(os.stat(path).st_uid)
+    except OSError:
+        return "an unknown user"
 
 
 def _access_cure(layout: Layout, denied: Iterable[Path]) -> str:
     """What gives this user access: to belong to the group, and its permissions, where these lack."""
-    gid = os.stat(layout.root).st_gid
-    name = _group_name(gid)
-    join = f"join the group of the workspace, {name}: as root, usermod -aG {name} {user_name()}, then log in again"
-    allow = f"let the group of the workspace, {name}, read and write: chmod -R g+rwX {layout.run_state}"
+    gid, root = os.stat(layout.root).st_gid, shlex.quote(str(layout.root))
+    name = group_name(gid)
+    closed = [path for path in denied if not _group_may(path, gid)]
+    owners = " and ".join(dict.fromkeys(map(_owner, closed)))
+    allow = (
+        f"{owners} (or root) lets the group of the workspace, {name}, read and write: dispatcher init --shared {root}"
+    )
     if gid in (os.getegid(), *os.getgroups()):
-        return allow
-    return join if all(_group_may(path, gid) for path in denied) else f"{join}; and {allow}"
-
-
-def _group_name(gid: int) -> str:
-    try:
-        return grp.getgrgid(gid).gr_name
-    except KeyError:
-        return str(gid)
+        return allow if closed else f"{name} has access, but this user has not: look at the ACLs (getfacl {root})"
+    if name == _owner(layout.root):
+        # The group that an account has for itself.
+        return (
+            f"{name} (or root) gives the workspace to a group that has both of you as members, GROUP, and shares it: "
+            f"chgrp GROUP {root} && dispatcher init --shared {root}"
+        )
+    join = f"join the group of the workspace, {name}: as root, usermod -aG {name} {user_name()}, then log in again"
+    return f"{join}; and {allow}" if closed else join
 
 
 def _group_may(path: Path, gid: int) -> bool:
     """Whether members of the group may read and write this."""
     try:
-        found = os.stat(path)
+        return is_shared(os.stat(path), gid)
     except OSError:
         return False
-    return found.st_gid == gid and found.st_mode & 0o060 == 0o060
 
 
 def state_paths(layout: Layout) -> list[Path]:
     """The workspace and the existing parts of its run state."""
-    paths = [layout.run_state, layout.journal_dir, layout.pods_dir, layout.jobs_dir]
-    paths += [layout.lock_file, layout.status_file]
+    paths = [layout.run_state, layout.journal_dir, layout.pods_dir, layout.jobs_dir, layout.prepared_dir]
+    paths += [layout.code_dir, layout.provenance_dir, layout.submissions_dir, layout.status_file.parent]
+    paths += [layout.lock_file, layout.status_file, *sorted(layout.journal_dir.glob("*.jsonl"))[-1:]]
     return [layout.root, *(path for path in paths if path.exists())]
 
 

@@ -51,7 +51,8 @@ class Blobs:
         for directory in (path.parent.parent, path.parent):
             if not directory.is_dir():
                 directory.mkdir(exist_ok=True)
-                os.chmod(directory, mode | 0o111)
+                # With the set-group-id bit that it has got from the directory above.
+                os.chmod(directory, directory.stat().st_mode & 0o2000 | mode | 0o111)
         replace_shared(path, data, mode)
 
 

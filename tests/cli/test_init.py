@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
+from dispatcher.base.users import name_of
 from dispatcher.cli import example
 from dispatcher.cli.main import cli, main
 from dispatcher.runtime.launching import OUTPUT
@@ -110,3 +112,44 @@ def test_no_workspace_is_made_inside_another_one_by_mistake(tmp_path: Path, monk
     assert main(["init", "--nested", "new"]) == 0
     # Beside it there is nothing to shadow.
     assert main(["init", str(tmp_path / "other")]) == 0
+
+
+def all_paths(root: Path) -> list[Path]:
+    return [root, *root.rglob("*")]
+
+
+def open_to_group(path: Path) -> bool:
+    mode = path.stat().st_mode
+    return mode & 0o060 == 0o060 and (not path.is_dir() or mode & 0o2010 == 0o2010)
+
+
+def test_a_shared_workspace_is_open_to_its_group_whatever_the_umask(tmp_path: Path) -> None:
+    root = tmp_path / "shared"
+    umask = os.umask(0o077)
+    try:
+        assert main(["init", "--nested", "--shared", str(root)]) == 0
+        assert main(["--root", str(root), "matrix", "make", str(root / "matrix" / "sweep.yaml")]) == 0
+        pod = ("--root", str(root), "--pod", "p", "--slots", "1", "--max-jobs", "1")
+        assert main(pod) == 0
+    finally:
+        os.umask(umask)
+    run_state = all_paths(root / "run_state")
+    assert [path for path in (*run_state, root, root / "matrix") if not open_to_group(path)] == []
+    assert not any(path.stat().st_mode & 0o002 for path in all_paths(root))
+
+
+def test_an_existing_workspace_becomes_shared_and_what_is_not_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "lab"
+    assert main(["init", str(root)]) == 0
+    secret = root / "secret.env"
+    secret.touch(0o600)
+    assert main(["init", "--shared", str(root)]) == 0
+    assert "1 file that only their owner may read stay" in capsys.readouterr().out
+    assert [path for path in all_paths(root) if not open_to_group(path)] == [secret]
+    (root / "dispatcher.yaml").chmod(0o644)
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 12345)
+    assert main(["init", "--shared", str(root)]) == 0
+    owner = name_of(os.getuid())
+    assert f"2 files of {owner} cannot be shared by you: {owner} (or root) runs" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import grp
 import json
 import subprocess
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from fleet import COMMAND, Fleet, shell
 
+from dispatcher.base.users import name_of
 from dispatcher.doctor.fitness import Fault, check_bash, check_directories
 from dispatcher.workspace import Layout
 
@@ -86,11 +86,18 @@ def test_what_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     fault = check_directories(layout)
     assert fault is not None
     assert str(layout.jobs_dir) in fault.what
-    assert "chmod -R g+rwX" in fault.cure and "usermod" not in fault.cure
+    owner = name_of(layout.jobs_dir.stat().st_uid)
+    assert f"{layout.jobs_dir} (of {owner})" in fault.what
+    share = f"dispatcher init --shared {tmp_path}"
+    assert f"{owner} (or root) lets the group" in fault.cure and share in fault.cure and "usermod" not in fault.cure
     monkeypatch.setattr("os.getegid", lambda: 12345)
     monkeypatch.setattr("os.getgroups", lambda: [12345])
     layout.jobs_dir.chmod(0o770)
     fault = check_directories(layout)
     assert fault is not None
-    name = grp.getgrgid(tmp_path.stat().st_gid).gr_name
-    assert f"join the group of the workspace, {name}: " in fault.cure and "chmod" not in fault.cure
+    # An account's own group is none to join.
+    assert f"chgrp GROUP {tmp_path} && {share}" in fault.cure and "usermod" not in fault.cure
+    monkeypatch.setattr("dispatcher.doctor.fitness.group_name", lambda _: "lab")
+    fault = check_directories(layout)
+    assert fault is not None
+    assert "join the group of the workspace, lab: " in fault.cure and share not in fault.cure

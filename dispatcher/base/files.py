@@ -33,12 +33,17 @@ _PAGE = 4096
 _DIRECT_PART = 128 * 1024
 _SMALL = 16 * 1024
 
+_NO_PERMISSION: Final = (
+    "no permission: the workspace's group and its group-write bit decide who may write; in a workspace, "
+    "`dispatcher doctor` names each path, its owner and the cure"
+)
 ADVICE = {
     errno.ENOSPC: "the disk is full: free some space",
     errno.EDQUOT: "the disk quota is used up: free some space",
     errno.EROFS: "the filesystem is mounted read-only: remount it with write access",
-    errno.EACCES: "no permission: the workspace's group and its group-write bit decide who may write",
-    errno.EPERM: "no permission: the workspace's group and its group-write bit decide who may write",
+    errno.EACCES: _NO_PERMISSION,
+    errno.EPERM: _NO_PERMISSION,
+    errno.ELOOP: "a symbolic link there leads back to itself: remove the link (rm)",
     errno.ENOENT: "the directory is gone: was the workspace removed or unmounted?",
     errno.ENOTDIR: "there is a file where a directory is needed",
     errno.EIO: "the storage or the file server reports an input/output error: check the server and the kernel's log",

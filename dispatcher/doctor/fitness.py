@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.base import host
+from dispatcher.base import files, host
 from dispatcher.base.group import group_name, is_shared
 from dispatcher.base.users import name_of, user_name
 from dispatcher.errors import PodError, StorageError
@@ -111,10 +111,11 @@ def _access_cure(layout: Layout, denied: Iterable[Path]) -> str:
     )
     if gid in (os.getegid(), *os.getgroups()):
         return allow if closed else f"{name} has access, but this user has not: look at the ACLs (getfacl {root})"
-    if name == _owner(layout.root):
+    owner = _owner(layout.root)
+    if name in ("root", owner):
         # The group that an account has for itself.
         return (
-            f"{name} (or root) gives the workspace to a group that has both of you as members, GROUP, and shares it: "
+            f"{owner} (or root) gives the workspace to a group that has both of you as members, GROUP, and shares it: "
             f"chgrp GROUP {root} && dispatcher init --shared {root}"
         )
     join = f"join the group of the workspace, {name}: as root, usermod -aG {name} {user_name()}, then log in again"
@@ -133,8 +134,10 @@ def state_paths(layout: Layout) -> list[Path]:
     """The workspace and the existing parts of its run state."""
     paths = [layout.run_state, layout.journal_dir, layout.pods_dir, layout.jobs_dir, layout.prepared_dir]
     paths += [layout.code_dir, layout.provenance_dir, layout.submissions_dir, layout.status_file.parent]
-    paths += [layout.lock_file, layout.status_file, *sorted(layout.journal_dir.glob("*.jsonl"))[-1:]]
-    return [layout.root, *(path for path in paths if path.exists())]
+    paths += [layout.lock_file, layout.status_file]
+    if os.access(layout.journal_dir, os.R_OK | os.X_OK):
+        paths += sorted(layout.journal_dir.glob("*.jsonl"))[-1:]
+    return [layout.root, *filter(files.is_there, paths)]
 
 
 def refuse_unfit_host(layout: Layout) -> None:

@@ -183,7 +183,7 @@ def status_file(context: Context) -> Findings:
     unadopted = find_unadopted(layout, (config.matrix,) if isinstance(config, Config) else ())
     if unadopted is not None:
         yield Finding("status file", WARNING, f"{unadopted} is not adopted", adopt_hint(layout, unadopted))
-    elif not layout.status_file.exists():
+    elif files.is_missing(layout.status_file):
         is_missing = bool(store.records)
         what = "missing; the next change writes it again" if is_missing else "there is none yet"
         yield Finding("status file", WARNING if is_missing else OK, what)

@@ -69,10 +69,10 @@ def run_pod(layout: Layout, config: Config, options: PodOptions, log: Log) -> in
     if not is_name(options.pod):
         raise UsageError(f"--pod {options.pod!r}: use letters, digits, '.', '_' and '-': files are named after the pod")
     manifests = (config.matrix, options.matrix or config.matrix)
+    refuse_unfit_host(layout)
     refuse_unadopted(layout, manifests)
     if not options.anyway:
         refuse_old_script(layout, manifests)
-    refuse_unfit_host(layout)
     store = Store(
         layout,
         by=options.pod,

@@ -8,10 +8,11 @@ import math
 import re
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.messages import bytes_text
 from dispatcher.base.times import parse_time
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state.states import Record
@@ -59,6 +60,10 @@ def whole_second(time: str) -> str:
     """A journal time without its milliseconds (`2026-06-17T22:48:00Z`); anything else stays as it is."""
     is_ours = len(time) == _JOURNAL_TIME and time[19] == "." and time[23] == "Z" and parse_time(time) is not None
     return f"{time[:19]}Z" if is_ours else time
+
+
+# Of one job: what a person writes there is in the journal, and read by every process.
+LONGEST_LINE: Final = 1 << 20
 
 
 class BrokenLine(msgspec.Struct, frozen=True):
@@ -235,7 +240,19 @@ def _document(data: bytes) -> dict[str, Any]:
         raise _Fault("line 1", "nested too deeply to be a status file") from None
     if not isinstance(document, dict):
         raise _Fault("line 1", f"a {type(document).__name__}, expected an object of jobs")
+    if len(data) > LONGEST_LINE:
+        _check_sizes(document, text)
     return document
+
+
+def _check_sizes(document: Mapping[str, Any], text: str) -> None:
+    """Raises _Fault for the first job with a line that is too long for the journal, which every process reads."""
+    for job, fields in document.items():
+        size = len(_encode(fields))
+        if size > LONGEST_LINE:
+            where = _line_of(text, re.search(re.escape(json.dumps(job, ensure_ascii=False)), text))
+            most = bytes_text(LONGEST_LINE)
+            raise _Fault(f"line {where}", f"{job!r} has {bytes_text(size)} of text, a line at most {most}: shorten it")
 
 
 class _Fault(Exception):

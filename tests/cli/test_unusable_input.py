@@ -207,3 +207,14 @@ def test_commands_that_do_not_need_the_broken_part_of_the_configuration_go_on(la
         lab.layout.config_file.write_text(text)
         assert lab.run("status").code == lab.run("show", "base").code == 0
         assert lab.run("hold", "base").code == 1, "the status file may be another one"
+
+
+def test_a_status_file_that_is_a_link_to_itself_has_a_cure(lab) -> None:
+    lab.layout.run_state.mkdir(exist_ok=True)
+    lab.layout.status_file.symlink_to(lab.layout.status_file.name)
+    outcome = lab.run("--pod", "p", "--slots", "1", "--until-empty")
+    assert outcome.code == 1
+    assert str(lab.layout.status_file) in outcome.err and "remove the link (rm)" in outcome.err
+    findings = lab.run("doctor", "--json", "--peer-wait", "0").json["findings"]
+    assert any(found["verdict"] == "wrong" and "remove the link (rm)" in found["what"] for found in findings)
+    assert "Traceback" not in lab.run("status").err

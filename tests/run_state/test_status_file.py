@@ -120,3 +120,14 @@ def test_numbers_at_the_edge_of_what_can_be_kept() -> None:
     data = b'{"a": {"state": "queued", "n": [9223372036854775807, -9223372036854775808, 1e308, 0.1]}}'
     line = status_file.parse(data, "status")["a"]
     assert json.loads(status_file.render({"a": make_record(line)}))["a"]["n"] == line["n"]
+
+
+def test_a_line_that_is_too_long_is_refused_and_the_others_count() -> None:
+    long = json.dumps({"state": "queued", "note": "x" * 2 * status_file.LONGEST_LINE})
+    data = b'{\n"a": {"state": "done"},\n"b": %s\n}\n' % long.encode()
+    found = status_file.parse_lines(data, "status.json")
+    assert found.jobs == {"a": {"state": "done"}}
+    assert [(line.number, line.job) for line in found.broken] == [(3, "b")]
+    assert found.broken[0].why == "'b' has 2.0 MiB of text, a line at most 1.0 MiB: shorten it"
+    with pytest.raises(StatusFileError, match="line 1: 'b' has"):
+        status_file.parse(b'{"b": %s}' % long.encode(), "status.json")

@@ -51,6 +51,7 @@ Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str
 Workspace.plan_update(self, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> changes.Plan
 Workspace.pods(self) -> list[PodStatus]
 Workspace.queue(self) -> list[tuple[str, str]]
+Workspace.readable_config
 Workspace.records(self) -> dict[str, Record]
 Workspace.requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False) -> Changes
 Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), user: Users = (), every_job: bool = False) -> Results

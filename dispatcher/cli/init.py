@@ -43,8 +43,8 @@ def init(directory: str | None, adopt: Path | None, skill: bool, shared: bool, n
     """
     if directory == "":
         raise UsageError("the directory '' is empty text, such as that of a variable that is not set: name a directory")
-    if adopt is not None and skill:
-        raise UsageError("--adopt and --skill: use one after the other")
+    if skill and (shared or adopt is not None):
+        raise UsageError("--skill writes one file only: leave out --adopt and --shared, or use them before it")
     if adopt is not None or skill:
         # Not looked for upwards: what becomes a workspace is not one yet.
         new = usable_layout(directory or given_root() or os.environ.get(contract.ROOT) or ".")

@@ -131,8 +131,10 @@ def _has_result(directory: Path) -> bool:
 
 
 def did_not_begin(why: str) -> Ended:
-    """The end of an attempt whose wrapper could not begin the job."""
-    return Ended(None, CANNOT_START, error=why or "its wrapper could not begin the job", is_passing=True)
+    """The end of an attempt whose wrapper could not begin the job; where it cannot say why, it could not write that."""
+    is_passing = not why or any(os.strerror(number) in why for number in files.PASSING)
+    error = why or "its wrapper could not begin the job"
+    return Ended(None, CANNOT_START, error=error, blames_host=not is_passing, is_passing=is_passing)
 
 
 def _begun_s(ended_at: str, ran_s: object) -> float | None:

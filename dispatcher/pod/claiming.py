@@ -85,6 +85,7 @@ class Claimer:
         """The transaction has succeeded."""
         self._claims += len(self._taken)
         self._taken = []
+        self.found = {}
 
     def roll_back(self) -> None:
         """The transaction has failed: what was chosen is still queued, and its slots are free."""
@@ -94,6 +95,7 @@ class Claimer:
             self._backlog.queue.put_back(choice.entry.job_id)
         for job in self.found:
             self._backlog.queue.put_back(job)
+        self.found = {}
 
     def _claim_one(self, tx: Transaction, choice: Choice) -> Claimed | None:
         """Claim one entry; None when it is blocked, or its attempt was `found`."""

@@ -53,6 +53,8 @@ class CurrentConfig:
         # Of the files; options of the command may have changed hosts in `now`.
         self._read_hosts: Hosts | None = None
         self._identity: _Identity | None = None
+        # Whether not even that could be told the last time: it is asked again with the next poll.
+        self._is_unreadable = False
         # Of the files when they were valid for the last time.
         self._valid: _Identity | None = None
 
@@ -64,7 +66,7 @@ class CurrentConfig:
     def has_changed(self) -> bool:
         """Whether `follow` is due. Cheap: asked under the lock, before each claim."""
         try:
-            return tuple(map(_identity, self.files())) != self._identity
+            return not self._is_unreadable and tuple(map(_identity, self.files())) != self._identity
         except OSError:
             return False
 
@@ -73,8 +75,10 @@ class CurrentConfig:
 
         What is wrong with them is reported, and `now` stays.
         """
+        self._is_unreadable = True
         try:
             found = self._find()
+            self._is_unreadable = False
             if found == self._identity:
                 return False
             self._identity = found

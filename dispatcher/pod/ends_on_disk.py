@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.messages import counted
 from dispatcher.errors import StorageError
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.wrapper import END_FILES
@@ -35,7 +36,7 @@ class EndsOnDisk:
         # By attempt: when it is tried, infinity while it is under way; those that are on the disk.
         self._due_s: dict[Key, float] = {}
         self._there: set[Key] = set()
-        self._problem = ""
+        self._problems: dict[Key, str] = {}
         self._found: dict[Key, Found] = {}
         self._asked: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[Key, str]] = queue.SimpleQueue()
@@ -76,6 +77,13 @@ class EndsOnDisk:
     def holds(self, key: Key) -> bool:
         """Whether the end of this attempt waits for its files."""
         return key in self._due_s
+
+    def notes(self) -> list[str]:
+        """Which ends cannot be recorded yet, and why."""
+        if not self._problems:
+            return []
+        key, problem = next(iter(self._problems.items()))
+        return [f"{counted(len(self._problems), 'end')} not recorded yet: {key}: {problem}"]
 
     def wait_fds(self) -> list[int]:
         """Becomes readable when files are on the disk, or could not be put there."""
@@ -139,9 +147,10 @@ class EndsOnDisk:
             key, problem = self._answers.get()
             if not problem:
                 del self._due_s[key]
+                self._problems.pop(key, None)
                 self._there.add(key)
                 continue
             self._due_s[key] = time.monotonic() + _TRY_AGAIN_S
-            if problem != self._problem:
-                self._problem = problem
+            if not self._problems:
                 self._log(f"warning: {key}: its end is not recorded yet: {problem}; trying again")
+            self._problems[key] = problem

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from dispatcher.config import Config
+from dispatcher.errors import StorageError
 from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.external import external_gpus, runs_externally
 from dispatcher.run_state.states import Record
@@ -38,7 +39,11 @@ class ExternalJobs:
         """Find out whether a script writes a status file that no dispatcher reads, and so claims the same jobs."""
         if self._anyway:
             return
-        found = ignored_file_text(self._config.layout, self._manifests)
+        try:
+            found = ignored_file_text(self._config.layout, self._manifests)
+        except StorageError as error:
+            # Ends of this pod's attempts are recorded all the same.
+            found = f"it cannot be told whether a script claims the same jobs: {error}"
         if bool(found) != bool(self._ignored):
             self._log(f"warning: nothing is claimed: {found}" if found else "claiming again: that file is gone")
         self._ignored = found

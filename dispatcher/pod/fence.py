@@ -129,7 +129,7 @@ class Fence:
     def _why_in_use(self, job: str, number: int) -> str:
         """Why this attempt, which is not in the journal and has not begun, blocks the job; empty when it does not."""
         paths = self._layout.attempt(job, number)
-        if not paths.directory.exists() or paths.superseded.exists():
+        if files.is_missing(paths.directory) or files.is_there(paths.superseded):
             return ""
         name, _, _ = (files.read_fresh_small(paths.claimant) or b"").decode(errors="replace").partition("\n")
         if name:

@@ -44,6 +44,8 @@ _LONGEST_BACKOFF_S: Final = 3600.0
 _MOST_DOUBLINGS: Final = 40
 # The first pause of a job that is requeued: one preemption costs next to nothing, and no job loops without a pause.
 _QUICK_S: Final = 1.0
+# After an attempt that could not start because of the storage.
+_PASSING_S: Final = 5.0
 # An attempt that ran for so long was worth its start.
 _USEFUL_S: Final = 600.0
 # An attempt that is lost this soon after its start may be the fault of its host.
@@ -261,6 +263,8 @@ def _requeued(ended: Ended, record: Record, policy: Policy, now_s: float) -> Cha
     )
     if ended.pod_stopped or ended.is_passing or ended.exit_reason in NOT_COUNTED:
         again = Change(backoff=record.backoff or None, requeues=record.requeues or None)
+        if ended.is_passing:
+            again |= Change(retry_at=now_text(now_s + _PASSING_S))
         # From then on other pods may take what waited too long in this one's queue.
         finished_at = now_text(now_s) if ended.exit_reason == QUEUE_LIMIT else None
         return kept | _furthest(ended, record) | again | Change(finished_at=finished_at)

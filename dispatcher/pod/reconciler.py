@@ -155,11 +155,12 @@ class Reconciler:
         found = self._on_disk.found()
         changed = poll_is_due or self._something_changed or backlog.has_unread
         if changed:
-            self._something_changed = False
             self._store.refresh()
             backlog.sync()
             self._follow_config()
             backlog.follow_manifest(thoroughly=poll_is_due)
+            # Where one of these has failed, all of them are due again.
+            self._something_changed = False
         if claiming:
             backlog.follow_copies()
             backlog.read_attempt_entries()
@@ -406,12 +407,13 @@ class Reconciler:
                 lines += [self._recorder.found(tx, one) for one in found]
                 self._copies.record(tx)
                 self._backlog.sync()
-                if adding:
-                    self._adding.append(self._store, tx)
                 if claiming and self._config.has_changed():
                     # A job that was requeued after a correction must run with it.
                     self._something_changed = self._claimer.is_incomplete = True
-                elif claiming and not self._why_no_claims():
+                    adding = claiming = False
+                if adding:
+                    self._adding.append(self._store, tx)
+                if claiming and not self._why_no_claims():
                     claims = self._claimer.claim(tx)
                 if adding:
                     self._adding.hold_rest(tx)
@@ -558,6 +560,7 @@ class Reconciler:
             *self._attempts.notes(),
             *self._queue_limits.notes(),
             *self._recovery.notes(),
+            *self._on_disk.notes(),
             *self._outlets.notes(),
         )
         return [note for note in notes if note]

@@ -477,6 +477,16 @@ def test_a_directory_that_cannot_be_reached_while_a_job_ends_gets_its_exit_statu
         assert one.exit["exit_code"] == 7
 
 
+def test_what_is_told_to_stop_when_its_job_has_ended_is_done(trial, small_disk):
+    """Its wrapper waits for room for the exit status; a pod that ends then changes nothing of how the job has ended."""
+    one = trial("echo ready; cat /dev/zero >filler 2>/dev/null; exit 0", root=small_disk).start().says("ready")
+    wait_until(lambda: b"sleep\x002\x00" in commands(one.tree()), "the job has ended, the wrapper waits")
+    one.outlet.cancel([KEY], reason="preempted")
+    (small_disk / "filler").unlink()
+    ended = one.end()
+    assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (0, "", "")
+
+
 def test_a_job_that_removes_its_own_attempt_leaves_no_wrapper(trial):
     one = trial('rm -r "$DISPATCHER_ATTEMPT_DIR"; exit 5').start()
     assert one.end() == Ended(None, error="its wrapper ended with status 5")
@@ -487,7 +497,7 @@ def test_a_job_whose_log_cannot_be_opened_does_not_begin(trial, put):
     one = trial("echo ran >>ran; exit 0")
     subprocess.run(["bash", "-c", put.format(shlex.quote(str(one.paths.log)))], check=True)
     ended = one.start().end()
-    assert (ended.exit_code, ended.exit_reason, ended.is_passing) == (None, CANNOT_START, True)
+    assert (ended.exit_code, ended.exit_reason, ended.blames_host) == (None, CANNOT_START, True)
     assert "output.log cannot be opened: " in ended.error
     assert not (one.root / "ran").exists()
 

@@ -75,7 +75,12 @@ class Mirror:
         if self._exit is None or self.is_complete:
             return
         with contextlib.suppress(OSError):
-            self._complete(self._exit)
+            try:
+                self._complete(self._exit)
+            except OSError:
+                # Its files are put on the disk before its end is recorded, in any case.
+                files.replace_file(self._paths.exit, self._exit, durable=False)
+                self.is_complete = True
 
     def _copy(self, seen: Seen) -> bool:
         with files.storing("copying what a host reports to", self._paths.directory):

@@ -93,6 +93,18 @@ def of_attempt(directory: Path) -> list[int]:
     return [pid for pid in psutil.pids() if pid != me and (is_of_attempt(pid, directory) or _has_open(pid, lock))]
 
 
+def of_session(leader: int) -> list[int]:
+    """All processes of this host in the session that a process leads, or has led."""
+    import psutil
+
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == leader:
+                found.append(pid)
+    return found
+
+
 def first_of(directory: Path) -> int:
     """The attempt's process that was started first: its wrapper if that is alive; 0 when none is."""
     started = {pid: ticks for pid in of_attempt(directory) if (ticks := host.start_ticks(pid)) is not None}

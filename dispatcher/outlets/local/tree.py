@@ -54,7 +54,7 @@ class Tree:
         self._stopped_s = 0.0
         # Whether it was killed because its wrapper could not do so.
         self._killed = False
-        self._group_gone = False
+        self._session_gone = False
         self._strays_since_s: float | None = None
 
     def status(self, own: Collection[Tree]) -> Status:
@@ -87,8 +87,6 @@ class Tree:
 
     def kill(self) -> None:
         """Kill the whole tree at once."""
-        if self.popen is None and self.pid and not self.wrapper_gone:
-            processes.send_group(self.pid, signal.SIGKILL)
         self._signal_strays(signal.SIGKILL)
 
     def kill_overdue(self) -> None:
@@ -136,20 +134,22 @@ class Tree:
         """Whether any process of the tree still lives; cheap where this process would have inherited it."""
         if self.popen is not None:
             wrappers = {tree.pid for tree in own if tree.popen is not None and not tree.wrapper_gone}
-            if not orphans(wrappers, self.earliest_s) and not self._group_is_left():
+            if not orphans(wrappers, self.earliest_s):
                 return False
         directory = self.paths.directory
         # A process that forks and ends while the list is read is missed with its child: so nothing must be there twice.
         left = processes.of_attempt(directory) or processes.of_attempt(directory)
-        return bool(left) or self._group_is_left()
+        return bool(left) or bool(self._session())
 
-    def _group_is_left(self) -> bool:
-        # The number stays taken for as long as the group has members, and may be another's as soon as it has none:
+    def _session(self) -> list[int]:
+        """What is left of the session that the wrapper has led, also of other users, or without any other trace."""
+        # The number stays taken for as long as the session has members, and may be another's as soon as it has none:
         # so it is only asked for until it was once found gone.
-        if self.popen is None or self._group_gone:
-            return False
-        self._group_gone = not _group_exists(self.pid)
-        return not self._group_gone
+        if self.popen is None or self._session_gone:
+            return []
+        found = processes.of_session(self.pid)
+        self._session_gone = self.wrapper_gone and not found
+        return found
 
     def _stop_strays(self) -> None:
         now = time.monotonic()
@@ -160,9 +160,7 @@ class Tree:
             self._signal_strays(signal.SIGKILL)
 
     def _signal_strays(self, number: signal.Signals) -> None:
-        if self._group_is_left():
-            processes.send_group(self.pid, number)
-        for pid in processes.of_attempt(self.paths.directory):
+        for pid in {*self._session(), *processes.of_attempt(self.paths.directory)}:
             processes.send(pid, number)
 
 
@@ -179,13 +177,3 @@ def _how_wrapper_ended(status: int) -> str:
     if status == DOES_NOT_KNOW:
         return "what passes on its exit status was killed"
     return f"signal {-status} killed its wrapper" if status < 0 else f"its wrapper ended with status {status}"
-
-
-def _group_exists(pid: int) -> bool:
-    try:
-        os.killpg(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

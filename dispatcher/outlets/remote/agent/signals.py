@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import BinaryIO, List, Optional
+from typing import BinaryIO, List, Set
 
 from dispatcher.outlets.remote.agent.attempts import check_attempt, is_of_attempt
 from dispatcher.outlets.remote.agent.names import Data, Refusal
@@ -22,7 +22,7 @@ def send_signal(words: Data, _stdin: BinaryIO) -> Data:
         raise Refusal(f"{directory}: {state['error']}")
     wrapper = state["pid"]
     if words["force"]:
-        return {"count": kill_all(directory, wrapper)}
+        return {"count": kill_all(directory)}
     if wrapper and is_of_attempt(wrapper, directory):
         # It passes the signal on. One that was suspended notices nothing until it continues, and nor do its children.
         count = send(wrapper, signal.SIGTERM)
@@ -32,13 +32,13 @@ def send_signal(words: Data, _stdin: BinaryIO) -> Data:
     return {"count": sum(send(pid, signal.SIGTERM) for pid in members_of(directory))}
 
 
-def kill_all(directory: str, wrapper: Optional[int]) -> int:
+def kill_all(directory: str) -> int:
     """Kill all processes of the attempt, those too that they start meanwhile; how many there were."""
     told = set(members_of(directory))
-    if wrapper in told:
-        # All of its group at once: one that forks and ends would be gone before it is read from the list.
+    # Each of its groups at once: one that forks and ends would be gone before it is read from the list.
+    for group in told & groups_of(told):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(wrapper, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
     empty = 0
     for _ in range(KILL_PASSES):
         found = kill_members(directory)
@@ -49,6 +49,14 @@ def kill_all(directory: str, wrapper: Optional[int]) -> int:
         if found:
             time.sleep(KILL_PAUSE_S)
     return len(told)
+
+
+def groups_of(pids: Set[int]) -> Set[int]:
+    groups = set()
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            groups.add(os.getpgid(pid))
+    return groups
 
 
 def kill_members(directory: str) -> List[int]:

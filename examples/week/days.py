@@ -12,6 +12,8 @@ from page import cost
 from table import Table
 from views import compare
 
+from dispatcher.outlets.local.processes import of_session
+
 FFT: Final = [f"fft_{lang}_s{seed}" for lang in ("greek", "hindi", "basque", "czech") for seed in (1, 2, 3)]
 ONLY_THESIS: Final = {"running": 1, "queued": 1, "done": 1}
 CZECH: Final = [job for job in FFT if "czech" in job]
@@ -94,7 +96,8 @@ def friday(lab: Lab, table: Table) -> None:
     compare(lab, table)
     (lab.root / "friday").touch()
     table.wait("the job that goes on ends", lambda: lab.states(["one"]), {"done": 1})
-    os.killpg(lab.fleet.record("two").pid or 0, signal.SIGKILL)
+    for pid in of_session(lab.fleet.record("two").pid or 0):
+        os.kill(pid, signal.SIGKILL)
     table.wait("the other one is queued again", lambda: lab.fleet.events("two")[-1], "auto_requeued")
     lab.run(GRACE, "unpause", "host:gpu-a")
     lab.fleet.wait_running("two", 2)

@@ -12,6 +12,7 @@ import diary
 from lab import ADA, GRACE, Lab
 from table import Table
 
+_IDLE: Final = ("idle", "idle_waited", "idle_paused")
 # What must have been told, by how it begins, and of how many jobs or pods; -1: of all lora jobs that failed.
 TOLD: Final = {
     "job_failed: exit 4": 1,
@@ -90,13 +91,13 @@ def ledger(lab: Lab, table: Table) -> None:
     for one in noted:
         seconds = ends[one] - lab.watch.began_s[one.job, one.attempt]
         spent.setdefault(KINDS.get((one.job, one.how), one.how), []).append(seconds * one.slots)
-    of_attempts = kinds.keys() - {"total", "idle", "idle_waited"}
+    of_attempts = kinds.keys() - {"total", *_IDLE}
     table.check("how attempts ended", sorted(of_attempts), sorted(spent))
     for kind in sorted({*spent, *of_attempts}):
         seconds, count = sum(spent.get(kind, [])), len(spent.get(kind, []))
         tolerance = _SHARE * seconds + (_SIGN_S if kind == "unknown_end" else _EACH_S) * count
         _near(table, f"slot-seconds {kind.replace('_', ' ')}: {count}", kinds.get(kind, 0.0), seconds, tolerance)
-    idle = kinds.get("idle", 0.0) + kinds.get("idle_waited", 0.0)
+    idle = sum(kinds.get(kind, 0.0) for kind in _IDLE)
     tolerance = _SHARE * wall + _EACH_S * len(noted)
     _near(table, "slot-seconds idle", idle, wall - sum(map(sum, spent.values())), tolerance)
     rows = {row["values"]["user"]: row["hours"]["total"]["slots"] for row in lab.json("usage", "--by", "user")["rows"]}

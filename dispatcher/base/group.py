@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import grp
 import os
@@ -45,8 +46,12 @@ def share(root: Path) -> Shared:
     by_others: Counter[str] = Counter()
     private = 0
     for path in _tree(root):
-        found = os.lstat(path)
-        if stat.S_ISLNK(found.st_mode):
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            # Pods that run replace their files all the time.
+            continue
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             continue
         if os.geteuid() not in (0, found.st_uid):
             by_others[name_of(found.st_uid)] += not is_shared(found, gid)
@@ -54,7 +59,8 @@ def share(root: Path) -> Shared:
             # Secrets are kept in such files.
             private += 1
         else:
-            _share_one(path, found, gid)
+            with contextlib.suppress(FileNotFoundError):
+                _share_one(path, gid)
     return Shared(+by_others, private)
 
 
@@ -71,17 +77,23 @@ def _tree(root: Path) -> Iterator[str]:
         yield from (os.path.join(directory, name) for name in (*directories, *names))
 
 
-def _share_one(path: str, found: os.stat_result, gid: int) -> None:
-    is_directory = stat.S_ISDIR(found.st_mode)
-    if found.st_gid != gid:
-        os.chown(path, -1, gid)
-    runs = 0o010 if found.st_mode & 0o100 else 0
-    os.chmod(path, stat.S_IMODE(found.st_mode) | (_DIRECTORY if is_directory else 0o060 | runs))
-    if is_directory:
-        _set_default_acl(path)
+def _share_one(path: str, gid: int) -> None:
+    # By a descriptor, because another account may put a link in its place at any moment.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        is_directory = stat.S_ISDIR(found.st_mode)
+        if found.st_gid != gid:
+            os.fchown(fd, -1, gid)
+        runs = 0o010 if found.st_mode & 0o100 else 0
+        os.fchmod(fd, stat.S_IMODE(found.st_mode) | (_DIRECTORY if is_directory else 0o060 | runs))
+        if is_directory:
+            _set_default_acl(fd)
+    finally:
+        os.close(fd)
 
 
-def _set_default_acl(directory: str) -> None:
+def _set_default_acl(directory: int) -> None:
     """Let new files be writable for the group whatever the umask, where the filesystem can."""
     entries = b"".join(struct.pack("<HHI", tag, allowed, _ACL_NO_ID) for tag, allowed in _ACL_ENTRIES)
     try:

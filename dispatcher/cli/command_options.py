@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from dispatcher.base.values import MOST, MOST_BITS, NAME_EXPECTED, is_name, shown
-from dispatcher.cli.common import WholeNumber
+from dispatcher.cli.common import WholeNumber, number_or_text
 from dispatcher.cli.complete import complete_jobs, complete_methods
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note
@@ -168,10 +168,7 @@ def read_time_limit(text: str | None) -> str | float | None:
         return None
     from dispatcher.base.values import BadValueError, parse_duration
 
-    try:
-        found: str | float = float(text)
-    except ValueError:
-        found = text
+    found = number_or_text(text)
     try:
         parse_duration(found)
     except BadValueError as error:

@@ -159,13 +159,17 @@ def read_duration(_ctx: click.Context, _param: click.Parameter, value: str | Non
     from dispatcher.base.values import BadValueError, parse_duration
 
     try:
-        seconds: float | None = float(value)
-    except ValueError:
-        seconds = None
-    try:
-        return parse_duration(value if seconds is None else seconds)
+        return parse_duration(number_or_text(value))
     except BadValueError as error:
         raise click.BadParameter(f"{value!r}: {error}") from None
+
+
+def number_or_text(value: str) -> float | str:
+    """A time as settings have it: a number of seconds, or a text with a unit."""
+    try:
+        return float(value)
+    except ValueError:
+        return value
 
 
 def _read_keys(context: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:

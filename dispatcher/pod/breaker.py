@@ -26,7 +26,7 @@ from typing import Final
 from dispatcher.base.messages import counted, first_names
 from dispatcher.config import Method
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import CANCELLED, LOST, NOT_REACHED, PREEMPTED, QUEUE_LIMIT
+from dispatcher.pod.outcome import NO_FAULT
 from dispatcher.run_state.events import Paused, Streak
 from dispatcher.run_state.fold import signature
 from dispatcher.run_state.pauses import host_scope, keys_of, method_scope, value_text, values_of
@@ -43,8 +43,7 @@ _MOST_SEEN: Final = 20_000
 _NEIGHBOURS: Final = 16
 _RECENT: Final = 100
 _MOST_KEPT: Final = 2_000
-# Reasons that are no fault of a job; one that was requeued as often as it may be (`lost 21 times`) is none either.
-_NO_FAULT: Final = (LOST, PREEMPTED, CANCELLED, QUEUE_LIMIT, NOT_REACHED)
+# One that was requeued as often as it may be (`lost 21 times`) is no fault of the job either.
 _GAVE_UP: Final = re.compile(r".* \d+ times")
 
 _signature = functools.lru_cache(maxsize=1024)(signature)
@@ -155,7 +154,7 @@ class Breaker:
         """Equal for jobs that failed alike; empty where that was no fault of the job."""
         record = self._failed_by_itself(job)
         reason = "" if record is None else record.reason or ""
-        if record is None or reason in _NO_FAULT or _GAVE_UP.fullmatch(reason):
+        if record is None or reason in NO_FAULT or _GAVE_UP.fullmatch(reason):
             return ""
         return _signature(record.error, record.reason, job)
 

@@ -16,7 +16,7 @@ from dispatcher.pod.claim import Choice
 from dispatcher.pod.fence import Fence
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.pack import is_last
-from dispatcher.pod.placements import gpu_field
+from dispatcher.pod.placements import CLAIM_UNSETS, gpu_field
 from dispatcher.pod.recording import claim_again
 from dispatcher.pod.starting import Claimed
 from dispatcher.run_state.change import Change
@@ -109,7 +109,7 @@ class Claimer:
             return None
         if passed is None:
             return None
-        change = Change(
+        change = CLAIM_UNSETS | Change(
             state=first_state,
             pod=self._options.pod,
             pid=None,
@@ -121,14 +121,7 @@ class Claimer:
             # What does not run at once runs on a host that is not known yet.
             host=host_name() if first_state is State.RUNNING else None,
             outlet=choice.outlet,
-            handle=None,
             code=snapshot,
-            finished_at=None,
-            exit_code=None,
-            reason=None,
-            error=None,
-            retry_at=None,
-            desired=None,
         )
         if record is not None and record.snapshot != snapshot:
             # The entry does not ask for one any more.

@@ -46,17 +46,13 @@ class EndsOnDisk:
     def own(self, ended: Iterable[RunningAttempt]) -> list[RunningAttempt]:
         """Those of the pod's own attempts whose ends can be recorded; never waits."""
         self._take_in()
-        return [one for one in ended if one.ended is None or one.ended.exit_code is None or self._is_there(one.key)]
+        return [one for one in ended if self._is_ready(one)]
 
     def found(self, found: Iterable[Found] = ()) -> list[Found]:
         """Of what is news of other pods' attempts, also of earlier calls: what can be recorded; never waits."""
         self._take_in()
         self._found |= {one.key: one for one in found}
-        return [
-            one
-            for one in self._found.values()
-            if one.ended is None or one.ended.exit_code is None or self._is_there(one.key)
-        ]
+        return [one for one in self._found.values() if self._is_ready(one)]
 
     def commit(self, own: Iterable[RunningAttempt], found: Iterable[Found]) -> None:
         """These have been recorded."""
@@ -101,7 +97,10 @@ class EndsOnDisk:
             os.close(self._wake_fd)
             os.close(self._write_fd)
 
-    def _is_there(self, key: Key) -> bool:
+    def _is_ready(self, one: RunningAttempt | Found) -> bool:
+        if one.ended is None or one.ended.exit_code is None:
+            return True
+        key = one.key
         if key in self._there:
             return True
         if self._due_s.setdefault(key, 0.0) <= time.monotonic():

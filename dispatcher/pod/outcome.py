@@ -17,6 +17,7 @@ import msgspec
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.outlets.base import (
+    CANCELLED,
     CANNOT_START,
     GPU_IDLE,
     LOST,
@@ -53,6 +54,8 @@ _SOON_S: Final = 60.0
 _LOG_END: Final = 64 * 1024
 # Ends that are neither the job's fault nor a host's: they use up neither retries nor requeues.
 NOT_COUNTED: Final = (QUEUE_LIMIT, NOT_REACHED)
+# Ends that are no fault of the job: they speak against neither its method nor a GPU.
+NO_FAULT: Final = (LOST, PREEMPTED, CANCELLED, *NOT_COUNTED)
 # What CUDA, XLA and PyTorch print when the device's memory is used up, and what the kernel or an allocator prints
 # for the host's: `RESOURCE_EXHAUSTED` (XLA), `CUDA out of memory` (PyTorch), `CUDA_ERROR_OUT_OF_MEMORY` (driver).
 _OOM_TEXT: Final = re.compile(

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from dispatcher.outlets.base import CANNOT_START, Ended, Placement, Running, Status
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.states import Record, State
+
+# What a record no longer tells of the attempt before, once it is claimed.
+CLAIM_UNSETS: Final = Change(
+    handle=None, finished_at=None, exit_code=None, reason=None, error=None, retry_at=None, desired=None
+)
 
 
 def placement_of(record: Record) -> Placement:

@@ -12,14 +12,14 @@ from dispatcher.base.host import host_name
 from dispatcher.base.times import parse_time
 from dispatcher.config import Method
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, Ended, Key, Placement
+from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.outlets.lost_claims import LostClaim, lost_claim
 from dispatcher.pod import outcome
 from dispatcher.pod.breaker import Breaker
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.outcome import Policy
-from dispatcher.pod.placements import begun_change, gpu_field
+from dispatcher.pod.placements import CLAIM_UNSETS, begun_change, gpu_field
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
@@ -50,7 +50,7 @@ def claim_again(tx: Transaction, lost: LostClaim) -> None:
     record = tx.record(lost.job)
     if record is not None and record.state is not State.QUEUED:
         tx.change(lost.job, Event.REQUEUED, FRESH_START | Change(state=State.QUEUED))
-    change = Change(
+    change = CLAIM_UNSETS | Change(
         state=State.RUNNING if lost.outlet is None else State.SUBMITTED,
         pod=lost.pod,
         pid=lost.pid,
@@ -61,13 +61,6 @@ def claim_again(tx: Transaction, lost: LostClaim) -> None:
         user=None if lost.entry is None else lost.entry.user,
         host=lost.host,
         outlet=lost.outlet or DEFAULT,
-        handle=None,
-        finished_at=None,
-        exit_code=None,
-        reason=None,
-        error=None,
-        retry_at=None,
-        desired=None,
     )
     tx.change(lost.job, Event.CLAIMED, change)
 
@@ -174,7 +167,7 @@ class Recorder:
         """The scopes in which the end of an attempt counts, for the journal; see Fold."""
         if event in (Event.STOPPED, Event.PRUNED):
             return Blame()
-        is_fault = ended.exit_reason not in (PREEMPTED, LOST, CANCELLED, *outcome.NOT_COUNTED)
+        is_fault = ended.exit_reason not in outcome.NO_FAULT
         gpu = _gpu_scope(record) if is_fault and not ended.blames_host else None
         # Only claims for this outlet are paused by host and GPU: elsewhere the scheduler chooses them.
         host = host_scope(record.host) if record.host is not None and _is_local(record) else None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
+
+from dispatcher.base.users import user_name
 
 READ_ONLY_MOUNT = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
 # What lets root ignore permissions.
@@ -58,7 +61,8 @@ def test_edit_of_what_this_user_may_not_write(lab, tmp_path, name):
         said = refused_edit(lab, obeying_permissions(), tmp_path)
     finally:
         path.chmod(mode)
-    assert f"this user (uid {os.getuid()}) cannot read and write {path}; let the group of the workspace" in said
+    assert f"this user (uid {os.getuid()}) cannot read and write {path} (of {user_name()}); " in said
+    assert f"dispatcher init --shared {shlex.quote(str(lab.root))}" in said
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root gives files to another user")

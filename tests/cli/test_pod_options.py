@@ -110,7 +110,7 @@ def test_a_pod_without_slots_is_refused(lab):
 
 def test_an_error_of_ours_has_its_exit_code(lab):
     (lab.root / "dispatcher.yaml").write_text("matrx: x\n")
-    outcome = lab.run("status")
+    outcome = lab.run("--slots", "1", "--dry-run")
     assert outcome.code == 1
     assert outcome.err.startswith("dispatcher: ")
     assert "did you mean 'matrix'?" in outcome.err

@@ -177,7 +177,7 @@ def test_several_ranks_of_a_node_share_the_tree(node):
     (tree,) = node.work.glob("dispatcher-work/*/job.1/*/tree")
     (tree / "go").touch()
     assert first.ended().status == 0
-    assert first.output.count("dispatcher: code") == 1
+    assert first.output.count("dispatcher: note: code") == 1
     assert node.leftovers() == []
 
 

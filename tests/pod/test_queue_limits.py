@@ -8,6 +8,7 @@ from fleet import Fleet
 from dispatcher.config import load_config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Key, Slot
+from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.queue_limits import QueueLimits
 from dispatcher.pod.running_attempts import RunningAttempt
@@ -19,7 +20,7 @@ NOON_S, HOURS_S = 1_780_000_000.0, 6 * 3600.0
 
 
 def test_a_clock_that_is_set_takes_nothing_back(fleet: Fleet) -> None:
-    config, clock = load_config(fleet.layout), Clock()
+    config, clock = CurrentConfig(load_config(fleet.layout), print), Clock()
     observer = Observer(fleet.layout, 60.0, lambda: True)
     limits = QueueLimits(config, "pod", observer, lambda: Offer(pod="pod"), list, clock)
     attempt = RunningAttempt(Key("a", 1), "far", Slot(), fleet.attempt("a"))

@@ -34,9 +34,9 @@ stop() {
 # Its time nears its end: that of its time limit, or, where a site sends the signal then, of a preemption.
 near_end() {
     was_told=1 interrupted=1
-    [[ -n $wrapper ]] || return
+    [[ -n $directory ]] || return
     is_preempted || write_new "$directory/stop" 'time limit'
-    kill -TERM "$wrapper" 2>/dev/null
+    [[ -z $wrapper ]] || kill -TERM "$wrapper" 2>/dev/null
 }
 
 is_preempted() {
@@ -55,8 +55,8 @@ put_back() {
     printf '{"exit_code": 143, "reason": "%s", "ended_at": "%s"}\n' "$2" "$at" >"$1/exit.json"
 }
 
-# The wrapper leads a process group, so that it can end all of it. bash 5.2 loses the status of a process that ends while
-# a signal interrupts `wait`; the wrapper has written it down.
+# The wrapper leads a session of its own, and its job a process group in it. bash 5.2 loses the status of a process that
+# ends while a signal interrupts `wait`; the wrapper has written it down.
 run() {
     directory=$1
     DISPATCHER_ATTEMPT_DIR=$directory setsid bash "$directory/job.sh" &
@@ -71,6 +71,7 @@ run() {
     if [[ -n $was_told && $(cat "$directory/exit.json" 2>/dev/null) =~ \"exit_code\":\ ([0-9]+) ]]; then
         status=${BASH_REMATCH[1]}
     fi
+    directory=
     wrapper=
 }
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -195,7 +194,7 @@ def test_requeued_by_an_administrator(start_slurm: Start) -> None:
     assert (state.exit_code, state.reason) == (None, PREEMPTED)
     assert "started again by SLURM 1 times" in state.why
     assert (jobs.directory("j0") / "times").read_text() == "once\n"
-    assert re.search(r"started again by SLURM \(restart 1\)", jobs.log("j0"))
+    wait_for(lambda: "started again by SLURM (restart 1)" in jobs.log("j0"), 20, "the second run says why it ends")
 
 
 @pytest.mark.slow

@@ -94,7 +94,7 @@ def test_one_pod_that_fails_leaves_the_others_to_end(volcano: VolcanoBed) -> Non
     volcano.create(job("a", *shell('[ "$VC_TASK_INDEX" = 0 ] && sleep 300; exit 3'), replicas=2, plugins={"env": []}))
     broken = "pod group is not ready, 1 Failed, 1 Running, 2 minAvailable"
     wait_for(lambda: broken in volcano.unschedulable("a"), 20, lambda: volcano.tell("a"))
-    assert volcano.job_phase("a") == "Running"
+    volcano.wait_for_job("a", "Running")
     assert (volcano.podgroup("a") or {})["status"]["phase"] == "Unknown"
 
 

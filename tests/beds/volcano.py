@@ -129,11 +129,14 @@ class VolcanoBed(K8sBed):
             if event["involvedObject"]["name"] == name
         ]
 
+    def has_event(self, kind: str, name: str, message: str, reason: str = "Evict") -> bool:
+        return any((a, b) == (kind, reason) and message in text for a, b, text in self.events(name))
+
     def wait_for_event(self, name: str, kind: str, reason: str, message: str, limit_s: float = 90) -> None:
         """`message` may be a part of it. Events are written a moment after what they tell of."""
 
         def is_told() -> bool:
-            return any((a, b) == (kind, reason) and message in text for a, b, text in self.events(name))
+            return self.has_event(kind, name, message, reason)
 
         wait_for(is_told, limit_s, lambda: f"event {reason} of {kind} {name}: {self.events(name)}", 0.05)
 

@@ -60,8 +60,8 @@ def test_nothing_waits() -> None:
 
 def test_the_time_limit_ends_its_whole_group(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! >'{tmp_path}/pid'; echo said; exec sleep 600"
-    finished = wait(Program(["sh", "-c", script], limit_s=0.5))
-    assert finished.killed_because == "no answer within 0.5 s"
+    finished = wait(Program(["sh", "-c", script], limit_s=4))
+    assert finished.killed_because == "no answer within 4 s"
     assert (finished.exit_code, finished.out) == (-signal.SIGKILL, b"said\n")
     child = int((tmp_path / "pid").read_text())
     wait_until(lambda: is_gone(child), "its child is gone too")

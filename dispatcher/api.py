@@ -277,15 +277,18 @@ class Workspace:
         where: Where = (),
         user: Users = (),
         changed: bool = False,
+        no_result: bool = False,
     ) -> changes.Plan:
         """The jobs to which `requeue`, `hold`, `cancel` or `mark` would apply. Changes nothing.
 
         `state` is the requested state (queued, held, abandoned, done, failed). `changed`: only jobs that ran with other
-        parameters than the manifest has now.
+        parameters than the manifest has now. `no_result`: only done jobs whose results were there and are lost.
         """
-        if not (names or states or where or user or changed):
+        if not (names or states or where or user or changed or no_result):
             raise UsageError("name the jobs: ids, globs such as 'fft_*', --state, --user or --where key=value")
-        return changes.plan(self.snapshot(), state, names, list(states), _parsed(where, user), changed=changed)
+        return changes.plan(
+            self.snapshot(), state, names, list(states), _parsed(where, user), changed=changed, no_result=no_result
+        )
 
     def apply(self, plan: changes.Plan) -> Changes:
         """Apply a plan to every job for which it is still possible."""
@@ -377,14 +380,18 @@ class Workspace:
         where: Where = (),
         user: Users = (),
         changed: bool = False,
+        no_result: bool = False,
     ) -> Changes:
         """Queue jobs again. Filters are combined with AND.
 
         A running job that is named exactly is stopped first. Globs and `where` without `states` select failed,
         abandoned and held jobs only. `changed` selects jobs that ran with other parameters than the manifest has now,
-        including done ones. Jobs that cannot be changed are in the result's `refused`, with the reason.
+        including done ones; `no_result` selects done jobs whose results were there and are lost. Jobs that cannot be
+        changed are in the result's `refused`, with the reason.
         """
-        return self.apply(self.plan(State.QUEUED, names, states=states, where=where, user=user, changed=changed))
+        return self.apply(
+            self.plan(State.QUEUED, names, states=states, where=where, user=user, changed=changed, no_result=no_result)
+        )
 
     def hold(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes:
         """Keep jobs from being claimed until requeued. Globs select queued jobs only. Otherwise like `requeue`."""

@@ -52,15 +52,16 @@ _asked: Final = one_argument("asked", Asked, (jobs_argument, state_option, where
 
 @click.command()
 @click.option("--changed", is_flag=True, help="Select jobs that ran with other parameters than the manifest has now.")
+@click.option("--no-result", is_flag=True, help="Select done jobs whose results were there and are lost.")
 @_asked
-def requeue(asked: Asked, changed: bool) -> int:
+def requeue(asked: Asked, changed: bool, no_result: bool) -> int:
     """Queue jobs again.
 
-    Select them by ids, globs, --state, --where and --changed; filters are combined with AND. A glob or --where alone
-    selects failed, abandoned and held jobs; --changed selects done ones, too. A running job that is named exactly is
-    stopped first.
+    Select them by ids, globs, --state, --where, --changed and --no-result; filters are combined with AND. A glob or
+    --where alone selects failed, abandoned and held jobs; --changed selects done ones, too. A running job that is named
+    exactly is stopped first.
     """
-    return _request(State.QUEUED, "requeue", asked, changed=changed)
+    return _request(State.QUEUED, "requeue", asked, changed=changed, no_result=no_result)
 
 
 @click.command()
@@ -193,9 +194,11 @@ def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
         click.echo(f"{job}: deleted")
 
 
-def _request(state: State, verb: str, asked: Asked, *, changed: bool = False) -> int:
+def _request(state: State, verb: str, asked: Asked, *, changed: bool = False, no_result: bool = False) -> int:
     workspace = open_workspace()
-    plan = workspace.plan(state, asked.jobs, states=asked.states, where=asked.where, changed=changed)
+    plan = workspace.plan(
+        state, asked.jobs, states=asked.states, where=asked.where, changed=changed, no_result=no_result
+    )
     if len(plan.jobs) > MANY:
         confirm(_question(verb, plan.jobs), yes=asked.yes)
     # Without jobs there is nothing to change, so no lock is taken.
@@ -211,6 +214,7 @@ def _request(state: State, verb: str, asked: Asked, *, changed: bool = False) ->
         click.echo(f"nothing to {verb}{_already(plan)}")
     else:
         none = "no job ran with other parameters than the manifest has now" if changed else "no job matches"
+        none = "no done job has lost its result" if no_result else none
         click.echo(f"nothing to {verb}: {none}")
     if plan.unknown:
         note(

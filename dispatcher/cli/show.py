@@ -67,6 +67,7 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
                 "attempts": attempts,
                 "why": _why(snapshot, job),
                 "notices": told,
+                "lost_result": snapshot.lost_result(job) or None,
                 "refused_edits": [refusal for refusal in snapshot.refusals if refusal.job == job],
             }
         )
@@ -184,7 +185,7 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
     row = job_row(snapshot, job)
     facts: dict[str, Any] = {"job": job, OWNER: row["user"]}
     for key, value in snapshot.records[job].fields().items():
-        if value != "" and key != OWNER:
+        if value != "" and key not in (OWNER, "has_result"):
             facts[key] = snapshot.clock(value) if key in TIMES else value
     if job in snapshot.edited:
         facts["edited"] = "by hand, not applied yet"
@@ -205,6 +206,7 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
     if attempts:
         facts |= run_facts(attempts[-1]["run"], snapshot.clock) if attempts[-1]["run"] else {}
         facts["directory"] = attempts[-1]["directory"]
+    facts["lost result"] = snapshot.lost_result(job) or None
     for refusal in snapshot.refusals:
         if refusal.job == job:
             facts["refused edit"] = f"{refusal.why} (written: {refusal.line})"

@@ -36,6 +36,7 @@ CHECKS: Final[tuple[tuple[str, Callable[[Context], Findings]], ...]] = (
     ("disk space", workspace_checks.disk_space),
     ("journal", workspace_checks.journal),
     ("attempts", workspace_checks.attempts),
+    ("results", workspace_checks.results),
     ("status file", workspace_checks.status_file),
     ("pods", workspace_checks.pods),
     ("mount", workspace_checks.mount),

@@ -25,6 +25,7 @@ from dispatcher.run_state.events import Event
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.lock_choice import AUTO, check_wanted, hardlink_is_in_force
+from dispatcher.run_state.lost_results import lost_result
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
@@ -33,7 +34,7 @@ _LITTLE_SPACE: Final = 1024 * _MIB
 _NO_SPACE: Final = 20 * _MIB
 _FEW_FILES: Final = 10_000
 _NO_FILES: Final = 100
-# How many attempts that the journal does not have are named.
+# How many attempts that the journal does not have, and lost results, are named.
 _SHOWN: Final = 20
 
 
@@ -155,6 +156,21 @@ def attempts(context: Context) -> Findings:
             )  # fmt: skip
     if not running and not over:
         yield Finding("attempts", OK, "the journal has all that have begun")
+
+
+def results(context: Context) -> Findings:
+    """Results of done jobs that were on the disk when that was recorded, and are lost."""
+    store = Store(context.layout, by="doctor")
+    store.refresh(to_the_end=True)
+    done = store.records.by_state().jobs((State.DONE,))
+    lost = [what for job in done if (what := lost_result(context.layout, job, store.records[job]))]
+    if lost:
+        more = f"; and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+        what = f"{counted(len(lost), 'result')} lost of {counted(len(done), 'done job')}: {'; '.join(lost[:_SHOWN])}"
+        cure = "take them from a backup, or run the jobs again: `dispatcher requeue --no-result`"
+        yield Finding("results", WRONG, f"{what}{more}", cure)
+    else:
+        yield Finding("results", OK, "those of done jobs are there, as far as they were there once")
 
 
 def _lost_cure(others: list[str]) -> str:

@@ -247,6 +247,7 @@ class Ended(msgspec.Struct, frozen=True):
     signal (`TERM`, `INT`) with which someone else, such as a scheduler that preempts, or a person told its wrapper to
     stop; empty when the wrapper knows the reason. `worker` is the machine whose status it is, of an attempt that ran on
     several; 0: the first one. `begun_s` is when it began, in seconds since 1970 by the same clock as `ended_at`.
+    `has_result`: it left a result that is not empty.
 
     `pod.outcome.classify` completes the reason and the error from the end of the log, adds `pod_stopped` (its
     dispatcher was told to stop), `step` and `checkpoint` (the last ones that it reported).
@@ -264,6 +265,7 @@ class Ended(msgspec.Struct, frozen=True):
     told_by_signal: str = ""
     worker: int = 0
     begun_s: float | None = None
+    has_result: bool = False
     pod_stopped: bool = False
     step: float | None = None
     checkpoint: float | None = None

@@ -103,10 +103,13 @@ def read_exit(directory: Path) -> Ended | Unknown:
         ended = _ended(json.loads(text)) if text.endswith("\n") else Ended(None)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Ended(None, "unreadable exit status")
-    was_told = ended.exit_reason or ended.told_by_signal
-    if ended.exit_code == contract.EXIT_COMPLETE or (
-        ended.exit_code == contract.EXIT_DONE and was_told and _has_result(directory)
-    ):
+    return _judged(ended, directory) if ended.exit_code in (contract.EXIT_DONE, contract.EXIT_COMPLETE) else ended
+
+
+def _judged(ended: Ended, directory: Path) -> Ended:
+    """The end of an attempt that left in good order, and whether the job is complete."""
+    ended = msgspec.structs.replace(ended, has_result=_has_result(directory))
+    if ended.exit_code == contract.EXIT_COMPLETE or ended.has_result:
         return msgspec.structs.replace(ended, exit_reason="", told_by_signal="")
     return ended
 

@@ -222,7 +222,7 @@ def after(ended: Ended, record: Record, policy: Policy, now_s: float) -> tuple[E
             furthest_checkpoint=None,
             checkpoint_at=None,
         )
-        return Event.DONE, finished | unset | Change(state=State.DONE)
+        return Event.DONE, finished | unset | Change(state=State.DONE, has_result=ended.has_result or None)
     reason = ended.exit_reason or "unknown"
     goes_back = _goes_back(ended, policy)
     is_counted = not (ended.pod_stopped or ended.is_passing or ended.exit_reason in NOT_COUNTED)

@@ -11,7 +11,7 @@ from dispatcher.run_state.states import Record, State
 
 # What a record no longer tells of the attempt before, once it is claimed.
 CLAIM_UNSETS: Final = Change(
-    handle=None, finished_at=None, exit_code=None, reason=None, error=None, retry_at=None, desired=None
+    handle=None, finished_at=None, exit_code=None, reason=None, error=None, retry_at=None, desired=None, has_result=None
 )
 
 

@@ -53,12 +53,6 @@ def read_or_why(path: Path | str) -> bytes | str | None:
         return None if error.errno in MISSING else (error.strerror or str(error))
 
 
-def has_succeeded(exit_file: bytes | None) -> bool:
-    """Whether an attempt's `exit.json` has exit code 0."""
-    status = parse_object(exit_file)
-    return status is not None and status.get("exit_code") == 0
-
-
 def journalled(lines: Iterable[Line]) -> dict[int, dict[str, Any]]:
     """What the journal's lines of one job tell of each attempt by number.
 

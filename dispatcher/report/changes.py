@@ -71,18 +71,22 @@ def plan(
     where: Where,
     *,
     changed: bool = False,
+    no_result: bool = False,
 ) -> Plan:
     """The jobs for which `state` is requested. Raises UsageError for an unknown name, state or key.
 
-    `changed`: only jobs that ran with other parameters than the manifest has now.
+    `changed`: only jobs that ran with other parameters than the manifest has now. `no_result`: only done jobs whose
+    results are lost.
     """
     wanted = parse_states(states)
     chosen = select(snapshot, names, wanted, where)
     unknown = [job for job in chosen if is_unknown(snapshot.records[job])] if changed else []
     if changed:
         chosen = [job for job in chosen if snapshot.differs(job)]
+    if no_result:
+        chosen = [job for job in chosen if snapshot.lost_result(job)]
     exact = {name for name in names if not is_glob(name)}
-    meant = wanted or (BY_GLOB[state] | {State.DONE} if changed else BY_GLOB[state])
+    meant = wanted or (BY_GLOB[state] | {State.DONE} if changed or no_result else BY_GLOB[state])
     records = {job: snapshot.records[job] for job in chosen}
     jobs = {job: record for job, record in records.items() if job in exact or record.state in meant}
     entries = snapshot.entries if state is State.QUEUED else {}

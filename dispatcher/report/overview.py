@@ -216,7 +216,18 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += silence_texts(snapshot.pods)
     found += [f"pod {pod.info.pod}: {line}" for pod in snapshot.pods if pod.is_alive for line in pod.info.warnings]
     found += _changed(snapshot)
+    if snapshot.lost_results:
+        found.append(lost_text(snapshot.lost_results))
     return found
+
+
+def lost_text(jobs: Sequence[str]) -> str:
+    """That the results of these done jobs are lost, and what to do."""
+    them = "it" if len(jobs) == 1 else "them"
+    return (
+        f"the results of {counted(len(jobs), 'done job')} are lost ({first_names(jobs)}): `dispatcher show {jobs[0]}` "
+        f"says how, `dispatcher requeue --no-result` runs {them} again"
+    )
 
 
 def _changed(snapshot: Snapshot) -> list[str]:

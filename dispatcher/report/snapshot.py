@@ -35,10 +35,16 @@ def _stated_request(entry: Entry) -> Request:
 
 # So many jobs are compared in the time in which the digest of one is taken from its entry.
 _SHARE: Final = 30
+# Of so many results it is looked at whether they are there: after a power cut it is the last ones that may be lost.
+_LOOKED_AT: Final = 200
 
 
 def _compared(snapshot: Snapshot) -> Sequence[str]:
     return snapshot.compare()
+
+
+def _none_lost(_: str, __: Record) -> str:
+    return ""
 
 
 def _none_stalled(_: Snapshot) -> Mapping[str, float]:
@@ -107,6 +113,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     last_offer: where no pod is alive, what the outlets of the one that ended last offered, whatever its options were.
     clock: how texts write times; see `for_people`.
     find_changed, find_stalled: find what `changed` and `stalled` return.
+    lost_result_of: what has become of a done job's result that was there; empty where nothing shows that it is lost.
     """
 
     records: Mapping[str, Record]
@@ -137,6 +144,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     clock: Callable[[str | None], str] = as_written
     find_changed: Callable[[Snapshot], Sequence[str]] = _compared
     find_stalled: Callable[[Snapshot], Mapping[str, float]] = _none_stalled
+    lost_result_of: Callable[[str, Record], str] = _none_lost
 
     def elapsed_s(self, record: Record) -> float | None:
         """For how long the attempt runs or ran, by the clock of its pod's host; None when a time is unknown."""
@@ -283,6 +291,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def stalled(self) -> Mapping[str, float]:
         """Running jobs that have reported nothing for longer than usual, and for how long in seconds (stalls.py)."""
         return self.find_stalled(self)
+
+    @functools.cached_property
+    def lost_results(self) -> Sequence[str]:
+        """Of the jobs that were done last, as many as can be looked at each time, those whose results are lost."""
+        jobs = self.latest(State.DONE, _LOOKED_AT)
+        return [job for job in reversed(jobs) if self.lost_result(job)]
+
+    def lost_result(self, job: str) -> str:
+        """What has become of the job's result that was there; empty where nothing shows that it is lost."""
+        return self.lost_result_of(job, self.records[job])
 
     @functools.cached_property
     def by_state(self) -> ByState:

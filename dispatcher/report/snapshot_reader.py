@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,7 @@ from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
+from dispatcher.run_state.lost_results import lost_result
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.progress import Progress, parse_progress
 from dispatcher.run_state.records import Records
@@ -118,6 +120,7 @@ class SnapshotReader:
             limits=self._limits,
             find_changed=listed.changed,
             find_stalled=self._stalls.find,
+            lost_result_of=functools.partial(lost_result, self._layout),
         )
 
     def results(self, snapshot: Snapshot, *, every_job: bool) -> Results:

@@ -40,7 +40,7 @@ _EDITABLE = frozenset({"state", "priority", "time_limit", "desired", "retry_at"}
 FRESH_START: Final = Change(
     pod=None, pid=None, gpu=None, started_at=None, host=None, finished_at=None, exit_code=None, reason=None, error=None,
     outlet=None, handle=None, code=None, external=None, desired=None, retries=None, requeues=None, retry_at=None,
-    snapshot=None, backoff=None, furthest_step=None, furthest_checkpoint=None,
+    snapshot=None, backoff=None, furthest_step=None, furthest_checkpoint=None, has_result=None,
 )  # fmt: skip
 _IS_HELD: Final = "the job is held until the line is corrected"
 # What is recorded when a person sets a job that does not run to a state, apart from queued.

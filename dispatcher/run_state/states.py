@@ -96,6 +96,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     where an attempt runs in the workspace itself. `snapshot` is the copy of the code that attempts run until a person
     queues the job again, named as in `code`.
     `ad_hoc`: the job's entry is its last line in matrix/submitted.jsonl; a line there counts for such a job only.
+    `has_result`: attempt `attempt` is done and left a result, which was on the disk when that was recorded.
     `user` owned the job when attempt `attempt` was claimed.
     `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it shows, without opening a file,
     whether the manifest has changed since.
@@ -130,6 +131,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     user: str | None = None
     ad_hoc: bool = False
     time_limit: str | None = None
+    has_result: bool = False
     rev: int = 0
     extra: Mapping[str, Any] = {}
 

@@ -17,6 +17,11 @@ from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
 
 
+def ended(code: int) -> str:
+    """What a wrapper writes."""
+    return f'{{"exit_code": {code}, "ended_at": "2026-06-17T22:48:00Z"}}\n'
+
+
 def test_logs(lab):
     lab.put("base", "failed")
     lab.put("base", "queued")
@@ -206,7 +211,7 @@ def done(lab):
     for (method, lang, seed), bpc in RESULTS.items():
         job = f"{method}_{lang}_s{seed}"
         lab.put(job, "done")
-        lab.attempt(job, 1, result=json.dumps({"test_bpc": bpc, "note": "a, b"}), exit='{"exit_code": 0}')
+        lab.attempt(job, 1, result=json.dumps({"test_bpc": bpc, "note": "a, b"}), exit=ended(0))
     return lab
 
 
@@ -229,7 +234,7 @@ def test_results_of_a_job_that_runs_once_more(done):
 
 
 def test_a_result_that_is_no_object_is_said(done):
-    done.attempt("fft_german_s2", 1, result='{"test_bpc": 3.', exit='{"exit_code": 0}')
+    done.attempt("fft_german_s2", 1, result='{"test_bpc": 3.', exit=ended(0))
     assert len(done.run("results", "--json").json) == 4
     table = done.run("results", "--rows", "lang", "--value", "test_bpc")
     assert "1 result without test_bpc left out: fft_german_s2" in table.err
@@ -239,16 +244,16 @@ def test_a_result_that_is_no_object_is_said(done):
 
 def test_a_failed_job_has_no_result_and_that_is_said(done):
     done.put("lora_spanish_s1", "failed", reason="exit 1")
-    done.attempt("lora_spanish_s1", 1, result='{"test_bpc": 0.1}', exit='{"exit_code": 1}')
+    done.attempt("lora_spanish_s1", 1, result='{"test_bpc": 0.1}', exit=ended(1))
     done.put("lora_spanish_s2", "failed", reason="exit 1")
-    done.attempt("lora_spanish_s2", 1, exit='{"exit_code": 1}')
+    done.attempt("lora_spanish_s2", 1, exit=ended(1))
     outcome = done.run("results", "--format", "csv")
     assert len(outcome.out.splitlines()) == 5
     assert "note: 1 job left out that wrote a result, but failed: lora_spanish_s1\n" in outcome.err
     # An earlier attempt that has succeeded counts.
     done.run("requeue", "fft_spanish_s1")
     done.put("fft_spanish_s1", "failed", reason="exit 1")
-    done.attempt("fft_spanish_s1", 2, result='{"test_bpc": 0.1}', exit='{"exit_code": 1}')
+    done.attempt("fft_spanish_s1", 2, result='{"test_bpc": 0.1}', exit=ended(1))
     assert len(done.run("results", "--json").json) == 4
 
 
@@ -267,7 +272,7 @@ def test_results_pivot(done):
 
 def test_results_by_keys_say_how_many_jobs_are_missing(done):
     done.put("lora_spanish_s1", "failed", reason="exit 1")
-    done.attempt("fft_german_s2", 1, result='{"test_bpc": NaN, "other": 4}', exit='{"exit_code": 0}')
+    done.attempt("fft_german_s2", 1, result='{"test_bpc": NaN, "other": 4}', exit=ended(0))
     lines = done.run("results", "--by", "lang,method", "--value", "test_bpc,other").out.splitlines()
     assert [re.split(r"  +", line) for line in lines[2:]] == [
         ["german", "fft", "2 (1 of 2)", "4 (1 of 2)"],
@@ -302,8 +307,8 @@ def test_results_are_sorted_as_ps_sorts(done):
     assert jobs("--sort", "-test_bpc", "--top", "2") == down[:2]
     assert "note: the first 2 of 4 rows\n" in done.run("results", "--sort", "-test_bpc", "--top", "2").err
     assert "first" not in done.run("results", "--sort", "-test_bpc", "--top", "4").err
-    done.attempt("fft_german_s2", 1, result='{"test_bpc": NaN}', exit='{"exit_code": 0}')
-    done.attempt("lora_german_s1", 1, result='{"other": 1}', exit='{"exit_code": 0}')
+    done.attempt("fft_german_s2", 1, result='{"test_bpc": NaN}', exit=ended(0))
+    done.attempt("lora_german_s1", 1, result='{"other": 1}', exit=ended(0))
     # What has no value is last in either direction.
     last = ["fft_german_s2", "lora_german_s1"]
     assert jobs("--sort", "test_bpc") == ["fft_spanish_s1", "fft_german_s1", *last]

@@ -61,7 +61,7 @@ def put(workspace, entry, result, number=1, state=State.DONE):
     paths = workspace.layout.attempt(entry["job_id"], number)
     paths.directory.mkdir(parents=True)
     paths.entry.write_text(json.dumps(entry))
-    paths.exit.write_text(json.dumps({"exit_code": int(state is not State.DONE)}))
+    paths.exit.write_text(json.dumps({"exit_code": int(state is not State.DONE), "ended_at": ENDED}) + "\n")
     if result is not None:
         paths.result.write_text(json.dumps(result))
 

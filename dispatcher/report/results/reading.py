@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.outlets.base import Ended
+from dispatcher.outlets.wrapper import read_exit
 from dispatcher.report import attempts
 from dispatcher.report.ran import RanWith
 from dispatcher.report.results.rows import Results
@@ -35,7 +37,9 @@ def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Resu
                 results.add(_fixed(job, record, record.attempt or None), snapshot.entry(job), {})
             continue
         result = None if isinstance(data, str) else parse_result(data)
-        if result is None:
+        if result is None and not data:
+            results.unreadable[job] = "empty"
+        elif result is None:
             results.unreadable[job] = data if isinstance(data, str) else "not a JSON object"
         listed = snapshot.entries.get(job)
         is_last = attempt == record.attempt
@@ -72,7 +76,12 @@ def last_success(layout: Layout, job: str, record: Record) -> int:
     if record.state is State.DONE and record.reason != BY_HAND:
         return record.attempt
     older = range(record.attempt, 0, -1)
-    return next((n for n in older if attempts.has_succeeded(attempts.read_small(layout.attempt(job, n).exit))), 0)
+    return next((number for number in older if _is_done(layout, job, number)), 0)
+
+
+def _is_done(layout: Layout, job: str, number: int) -> bool:
+    ended = read_exit(layout.attempt(job, number).directory)
+    return isinstance(ended, Ended) and ended.is_done
 
 
 def _fixed(job: str, record: Record, attempt: int | None) -> dict[str, Any]:

@@ -28,10 +28,14 @@ def test_status_doctor_show_and_results_tell(lab_after_a_cut):
     told = "the results of 2 done jobs are lost (empty, gone): `dispatcher show empty` says how"
     assert told in lab.run("status").err
     assert [line for line in lab.run("status", "--json").json["notices"] if told in line]
-    [finding] = [one for one in lab.run("doctor", "--json", "--peer-wait", "0").json["findings"] if one["check"] == "results"]
+    [finding] = [
+        one for one in lab.run("doctor", "--json", "--peer-wait", "0").json["findings"] if one["check"] == "results"
+    ]
     assert finding["verdict"] == "wrong" and finding["what"].startswith("2 results lost of 4 done jobs: ")
     assert f"{lab.layout.result_file(EMPTY, 1)} is empty" in lab.run("show", EMPTY).out
-    assert lab.run("show", GONE, "--json").json["lost_result"] == f"{lab.layout.result_file(GONE, 1)} is no longer there"
+    assert (
+        lab.run("show", GONE, "--json").json["lost_result"] == f"{lab.layout.result_file(GONE, 1)} is no longer there"
+    )
     assert lab.run("show", THERE, "--json").json["lost_result"] is None
     assert f"{EMPTY}: empty" in lab.run("results").err
 

@@ -108,6 +108,13 @@ def signal_time_s(grace_s: float) -> int:
 
 def check_arguments(host: SlurmHost, added: Iterable[Option], generated: Sequence[Option] = ()) -> None:
     """ConfigError for options of `sbatch_args` that contradict generated ones; names all of them."""
+    faults = contradictions(added, generated)
+    if faults:
+        raise ConfigError.of(f"hosts: {host.name}", faults)
+
+
+def contradictions(added: Iterable[Option], generated: Sequence[Option]) -> list[str]:
+    """Which options of `sbatch_args` contradict generated ones, and what to use instead."""
     made = dict(generated)
     faults = []
     for name, value in added:
@@ -119,8 +126,7 @@ def check_arguments(host: SlurmHost, added: Iterable[Option], generated: Sequenc
             faults.append(
                 f"sbatch_args: {given} contradicts {own}, which is generated" + (f": use {where}" if where else "")
             )
-    if faults:
-        raise ConfigError.of(f"hosts: {host.name}", faults)
+    return faults
 
 
 def _contradicted(name: str, value: str, made: dict[str, str]) -> str:

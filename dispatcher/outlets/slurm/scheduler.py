@@ -16,11 +16,12 @@ from dispatcher.outlets.slurm.directives import (
     LONGEST_NAME,
     Job,
     check_arguments,
+    contradictions,
     directives,
     file_pattern,
     read_arguments,
 )
-from dispatcher.outlets.slurm.resources import refusal, shape_of
+from dispatcher.outlets.slurm.resources import partition_options, refusal, resource_options, shape_of
 from dispatcher.outlets.slurm.steps import start_on_nodes
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.workspace import Layout
@@ -47,7 +48,7 @@ class SlurmScheduler:
         check_arguments(host, read_arguments(host.sbatch_args))
 
     def refuses(self, request: Request) -> str:
-        return refusal(self._host, request)
+        return refusal(self._host, request) or "; ".join(self._contradictions(request))
 
     def launcher(self, request: Request) -> Sequence[str]:
         return start_on_nodes(shape_of(self._host, request).nodes, request.cpus)
@@ -95,6 +96,11 @@ class SlurmScheduler:
         *limits, types = answers
         self._hosts = gres.existing_first(self._hosts, gres.read_types(types))
         return submitting.limits(limits, self._host.account)
+
+    def _contradictions(self, request: Request) -> list[str]:
+        """What of `sbatch_args` contradicts what such an attempt asks for."""
+        generated = [*partition_options(self._host, request), *resource_options(self._host, self._hosts, request)]
+        return contradictions(read_arguments(self._host.sbatch_args), generated)
 
     def _script(self, submission: Submission) -> str:
         jobs = len(submission.groups)

@@ -185,6 +185,22 @@ def test_arguments_that_contradict_stop_the_dispatcher(start_lab: Callable[..., 
     assert "sbatch_args: --gpus=2 contradicts --gpus, which is generated: use `gpus` of the entry" in pod.said
 
 
+def test_arguments_that_contradict_some_jobs_leave_these_queued(start_lab: Callable[..., Lab]) -> None:
+    lab = start_lab(config=CONFIG + "    sbatch_args: [--mem-per-cpu=100M]\n")
+    lab.write_manifest(
+        [
+            shell("a", "true", gpus=0, outlet="hpc", resources={"memory": "200M"}),
+            shell("b", "true", gpus=0, outlet="hpc"),
+        ]
+    )
+    pod = lab.start("hpc", "--outlet", "hpc", "--until-empty", poll="0.5")
+    assert pod.end() == 1
+    assert {job: record.state.value for job, record in lab.records().items()} == {"a": "queued", "b": "done"}
+    assert lab.record("a").attempt == 0
+    why = "sbatch_args: --mem-per-cpu=100M contradicts --mem=200M, which is generated: use `mem`"
+    assert why in pod.said and why in lab.run("status", "--json")
+
+
 @pytest.mark.slow
 def test_the_limits_of_a_user_are_kept_to(start_lab: Callable[..., Lab]) -> None:
     """Two jobs at a time, and arrays of two: nothing is refused."""

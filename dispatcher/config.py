@@ -54,6 +54,8 @@ PYTHON_PLACES: Final = ("PYTHONPATH", "PYTHONHOME")
 _NOTHING: Final[Mapping[str, Any]] = {}
 _GPU_IDLE_AFTER_S: Final = 1800.0
 _MOST_PAUSE_AFTER: Final = 200
+# So many failures of a method are remembered (run_state/fold.py).
+_MOST_FAILS: Final = 1_000
 
 
 class GpuIdle(msgspec.Struct, frozen=True):
@@ -189,6 +191,12 @@ def _parse_positive(value: object) -> int:
     return value
 
 
+def _parse_max_fails(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= _MOST_FAILS:
+        raise BadValueError(f"expected a whole number from 1 to {_MOST_FAILS}")
+    return value
+
+
 def _parse_pause_after(value: object) -> int | None:
     """How many jobs; None for `false`. One alone has nothing in common with others."""
     if value is False:
@@ -268,7 +276,7 @@ _METHOD_KEYS: Final[_Fields] = {
     "gpu_idle": ("gpu_idle", values.parse_gpu_idle),
     "snapshot": ("snapshot", values.parse_flag),
     "max_running": ("max_running", parse_max_running),
-    "max_fails": ("max_fails", _parse_positive),
+    "max_fails": ("max_fails", _parse_max_fails),
     "pause_after": ("pause_after", _parse_pause_after),
 }
 # Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.

@@ -296,3 +296,10 @@ def test_the_setting_is_a_number_or_false(fleet: Fleet, text: str) -> None:
     fleet.write_config("methods: {m: {pause_after: false}, n: {pause_after: 7}, o: {}}\n")
     config = load_config(fleet.layout)
     assert [config.method(name).pause_after for name in "mnop"] == [None, 7, 5, 5]
+
+
+@pytest.mark.parametrize("value", ["0", "1001", "true", "1.5"])
+def test_max_fails_that_cannot_be_counted_is_refused(fleet: Fleet, value: str) -> None:
+    fleet.write_config(f"methods: {{m: {{max_fails: {value}}}}}\n")
+    with pytest.raises(ConfigError, match=r"methods\.m\.max_fails = .*: expected a whole number from 1 to 1000"):
+        load_config(fleet.layout)

@@ -102,9 +102,11 @@ def find_lost_claim(layout: Layout, job: str, known: int) -> LostClaim | None:
 
 
 def lost_claim(layout: Layout, job: str, number: int) -> LostClaim:
-    """What the directory of an attempt tells of its claim."""
+    """What the directory of an attempt tells of its claim. Raises StorageError where it cannot be read."""
     paths = layout.attempt(job, number)
-    name, _, place = (files.read_fresh_small(paths.claimant) or b"").decode(errors="replace").partition("\n")
+    with files.storing("reading the claim in", paths.directory):
+        name, _, place = (files.read_fresh_small(paths.claimant) or b"").decode(errors="replace").partition("\n")
+        pid = _pid(paths)
     submission = read_submission(paths)
     outlet = None if submission is None or submission.outlet == LOCAL else submission.outlet
     # Host, boot and PID namespace.
@@ -116,7 +118,7 @@ def lost_claim(layout: Layout, job: str, number: int) -> LostClaim:
         runs=liveness.is_held(paths.alive) is True,
         pod=name or None,
         host=host or None,
-        pid=_pid(paths) if outlet is None else None,
+        pid=pid if outlet is None else None,
         outlet=outlet,
         gpus=read_gpus(paths) if outlet is None else (),
         started_s=_started_s(paths),

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base.host import host_name
+from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Outlet
 from dispatcher.outlets.lost_claims import LostClaim
 from dispatcher.pod.backlog import Backlog
@@ -22,7 +23,7 @@ from dispatcher.pod.starting import Claimed
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Claim, Event
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.states import State
+from dispatcher.run_state.states import Record, State
 from dispatcher.run_state.store import Transaction
 
 # A job that is blocked gives its slot to the next one at once, and is tried again after this time; many that are
@@ -117,6 +118,7 @@ class Claimer:
             started_at=tx.at,
             attempt=passed[0],
             ran_with=choice.entry.digest(),
+            inputs_at=inputs_at(choice.entry, record, tx.seq, starts_anew=choice.starts_anew),
             user=choice.entry.user,
             # What does not run at once runs on a host that is not known yet.
             host=host_name() if first_state is State.RUNNING else None,
@@ -126,6 +128,9 @@ class Claimer:
         if record is not None and record.snapshot != snapshot:
             # The entry does not ask for one any more.
             change |= Change(snapshot=None)
+        if passed[0] > 1 and (record is None or not record.attempt):
+            # Its record was deleted: what ran before may have been done, and others may have used it.
+            change |= Change(redone=0)
         if choice.starts_anew:
             # Its progress counts from zero again, and its next checkpoint is kept elsewhere.
             change |= Change(furthest_step=None, furthest_checkpoint=None, checkpoint_at=None)
@@ -153,6 +158,16 @@ class Claimer:
 
     def _limit(self, claimed: int) -> int | None:
         return None if self._options.max_jobs is None else self._options.max_jobs - self._claims - claimed
+
+
+def inputs_at(entry: Entry, record: Record | None, seq: int, *, starts_anew: bool) -> int | None:
+    """The `Record.inputs_at` of a job that is claimed after line `seq` of the journal."""
+    if not entry.needs:
+        return None
+    if record is not None and record.furthest_checkpoint is not None and not starts_anew:
+        # What its checkpoint was made from counts; nothing is said where that is not known.
+        return record.inputs_at
+    return seq
 
 
 def blocked_again_s(blocked: int) -> float:

@@ -11,8 +11,9 @@ from dispatcher.run_state.states import Record, State
 
 # What a record no longer tells of the attempt before, once it is claimed.
 CLAIM_UNSETS: Final = Change(
-    handle=None, finished_at=None, exit_code=None, reason=None, error=None, retry_at=None, desired=None, has_result=None
-)
+    handle=None, finished_at=None, exit_code=None, reason=None, error=None, retry_at=None, desired=None, inputs_at=None,
+    has_result=None,
+)  # fmt: skip
 
 
 def placement_of(record: Record) -> Placement:

@@ -44,6 +44,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: _Field[str] = UNSET
     snapshot: _Field[str] = UNSET
     ran_with: _Field[str] = UNSET
+    inputs_at: _Field[int] = UNSET
+    redone: _Field[int] = UNSET
     backoff: _Field[int] = UNSET
     furthest_step: _Field[float] = UNSET
     furthest_checkpoint: _Field[float] = UNSET

@@ -111,7 +111,9 @@ def _claim_and_end(
 def _adopt_run(state: State, line: Mapping[str, Any], changed: Mapping[str, Any], record: Record) -> Decision:
     # A number of its own shows a running attempt of ours that it is not the current one any more.
     attempt = record.attempt + 1
-    run = Change(state=state, pid=line["pid"], desired=None, retry_at=None, attempt=attempt, external=True)
+    run = Change(
+        state=state, pid=line["pid"], desired=None, retry_at=None, attempt=attempt, external=True, inputs_at=None
+    )
     return _adopt(changed, run, _CLEARED)
 
 

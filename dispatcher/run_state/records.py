@@ -21,16 +21,17 @@ from dispatcher.run_state.states import BY_HAND, Record, State
 _STATES: Final = tuple(State)
 _NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
 # The first byte of a packed record: the number of the state, and flags: whether it is known what its attempt ran with,
-# and the digest of that follows in 8 bytes, whether a person has set the state, and whether the job was submitted
-# without a manifest. A queued record with nothing else set has a code of its own: of a large matrix most records are
-# such.
+# and the digest of that follows in 8 bytes, whether a person has set the state, whether the job was submitted without a
+# manifest, and whether it was done and then queued again. A queued record with nothing else set has a code of its own:
+# of a large matrix most records are such.
+_REDONE: Final = 0x08
 _RAN: Final = 0x10
 _DIGEST: Final = 0x20
 _BY_HAND: Final = 0x40
 _AD_HOC: Final = 0x80
 _UNCHANGED: Final = len(_STATES)
 _STATE_OF: Final = {
-    **{number | flags: state for number, state in enumerate(_STATES) for flags in range(0, 0x100, 0x10)},
+    **{number | flags: state for number, state in enumerate(_STATES) for flags in range(0, 0x100, 0x08)},
     _UNCHANGED: State.QUEUED,
     _UNCHANGED | _AD_HOC: State.QUEUED,
 }
@@ -58,6 +59,7 @@ def pack(record: Record, born: int) -> Packed:
     fields[_IS_AD_HOC] = False
     values = (*fields, extra)
     flags = _AD_HOC if record.ad_hoc else 0
+    flags |= _REDONE if record.redone is not None else 0
     code = flags | _NUMBERS[state] | (record.ran_with is not None and _RAN) | (record.reason == BY_HAND and _BY_HAND)
     digest = packed_digest(record.ran_with) if record.ran_with else None
     try:
@@ -205,6 +207,10 @@ class ByState:
     def ad_hoc(self) -> Sequence[str]:
         """The jobs that were submitted without a manifest."""
         return self._with(_codes(_STATES, _AD_HOC))
+
+    def redone(self) -> Sequence[str]:
+        """The jobs that were done and then queued again, whatever became of them since."""
+        return self._with(_codes(_STATES, _REDONE))
 
     def by_hand(self, state: State) -> int:
         """How many jobs a person has set to this state."""

@@ -100,6 +100,9 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `user` owned the job when attempt `attempt` was claimed.
     `ran_with` is the digest of the entry with which attempt `attempt` was claimed: it shows, without opening a file,
     whether the manifest has changed since.
+    `inputs_at` is the journal's `seq` at which the job began with the jobs that it needs as they were, of one that
+    needs others; an attempt that resumes from a checkpoint keeps it. `redone` is the `seq` at which an attempt of a
+    job that had been done before was done again, 0 until that happens; None for a job that never left `done`.
     """
 
     state: State
@@ -124,6 +127,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     retry_at: str | None = None
     snapshot: str | None = None
     ran_with: str | None = None
+    inputs_at: int | None = None
+    redone: int | None = None
     backoff: int = 0
     furthest_step: float | None = None
     furthest_checkpoint: float | None = None

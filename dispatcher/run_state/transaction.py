@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from dispatcher.base import files
 from dispatcher.run_state.change import Change
@@ -13,15 +13,19 @@ from dispatcher.run_state.events import AppliedEdit, Data, Event, Note
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.prepared import PreparedClaims
-from dispatcher.run_state.states import DEFAULTS, FIELD_NAMES, Record, check_transition, parse_state
+from dispatcher.run_state.states import DEFAULTS, FIELD_NAMES, Record, State, check_transition, parse_state
 from dispatcher.run_state.studies import STUDY_EVENTS, Study, study_of
 from dispatcher.workspace import AttemptPaths, Layout, attempt_numbers
+
+# How attempts succeed; those that no dispatcher started are adopted.
+_MADE: Final = frozenset({Event.DONE, Event.PRUNED, Event.ADOPTED})
 
 
 class Transaction:
     """What `Store.transaction()` yields: the records with its changes so far, and the ways to change them.
 
-    `at` is the time of all its lines.
+    `at` is the time of all its lines. That a job leaves `done`, and that an attempt of it is done again, is kept in
+    its record (`redone`), whoever changes it.
     """
 
     def __init__(self, fold: Fold, layout: Layout, by: str, at: str, prepared: PreparedClaims) -> None:
@@ -37,6 +41,11 @@ class Transaction:
         self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
         self._gpu_idle, self._notices = dict(fold.gpu_idle), fold.notices
         self._studies: dict[str, Study | None] = {}
+
+    @property
+    def seq(self) -> int:
+        """The number of the last line, with those of this transaction."""
+        return self._fold.seq
 
     def record(self, job: str) -> Record | None:
         """The record as it is now, with the changes of this transaction."""
@@ -64,6 +73,7 @@ class Transaction:
             new = parse_state(fields["state"])
             if new is not old.state:
                 check_transition(job, old.state, new)
+        fields |= _redone(old, event, fields, fold.seq + 1)
         # A field that is not there need not be removed.
         fields = {name: value for name, value in fields.items() if value is not None or _has(old, name)}
         self._undo.setdefault(job, (old, fold.records.born(job), fold.applied_edits.get(job)))
@@ -141,6 +151,15 @@ class Transaction:
             self._studies[name] = None if study is None else study.copy()
         self._fold.extend((line,))
         self.lines.append(line)
+
+
+def _redone(old: Record | None, event: Event, fields: Mapping[str, Any], seq: int) -> dict[str, Any]:
+    """What the line `seq` changes of `Record.redone`. A job that is merely marked as done was not made again."""
+    if old is None:
+        return {}
+    if old.redone is None:
+        return {"redone": 0} if old.state is State.DONE and fields.get("state", State.DONE) != State.DONE else {}
+    return {"redone": seq} if event in _MADE and fields.get("state") == State.DONE else {}
 
 
 def _make_attempts_directory(directory: str, *, is_first: bool) -> bool:

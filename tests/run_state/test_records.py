@@ -15,7 +15,8 @@ DIGEST = "0a1b2c3d4e5f6071"
 FIELDS: dict[str, Any] = {
     "pod": "p", "pid": 1, "gpu": (0, 1), "started_at": "2026", "attempt": 2, "host": "h", "finished_at": "x",
     "exit_code": 0, "reason": BY_HAND, "error": "", "outlet": "local", "handle": "1", "code": "c", "external": True,
-    "priority": 0, "desired": State.HELD, "retries": 1, "requeues": 1, "retry_at": "", "ran_with": DIGEST, "backoff": 1,
+    "priority": 0, "desired": State.HELD, "retries": 1, "requeues": 1, "retry_at": "", "ran_with": DIGEST,
+    "inputs_at": 0, "redone": 0, "backoff": 1,
     "furthest_step": 0.0, "furthest_checkpoint": 1.5, "checkpoint_at": "",
     "ad_hoc": True, "time_limit": "8h", "extra": {"note": None},
 }  # fmt: skip
@@ -79,5 +80,6 @@ def test_jobs_are_found_by_their_states(seed: int) -> None:
         jobs = found.jobs([state])
         assert found.count(state) == len(jobs)
         assert [job for job in jobs if records.is_ad_hoc(job)] == [job for job in jobs if plain[job].ad_hoc]
+        assert [job for job in jobs if job in set(found.redone())] == [j for j in jobs if plain[j].redone is not None]
         assert found.by_hand(state) == sum(plain[job].reason == BY_HAND for job in jobs)
         assert found.latest(state, 5) == heapq.nlargest(5, jobs, key=lambda job: plain[job].rev)

@@ -115,6 +115,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     changes while a pod runs: pod/offers.py: Offer.excludes, for both
     a column of `status`            report/overview.py: job_row (JSON, CSV), shown_job and the columns of the tables
     a number above them             report/pace.py, and cli/status_text.py: Screen
+    why a job is out of date        report/ran.py: its parameters; report/inputs.py: the jobs that it needs
     a notice of `status`            report/overview.py: notices
     a way to tell people            notify_config.py: its struct and reader; notify/channels/: a module; notify/child.py
     what people are told of         topics.py; from lines of the journal: run_state/fold.py: _fold_event;

@@ -278,17 +278,22 @@ class Workspace:
         user: Users = (),
         changed: bool = False,
         no_result: bool = False,
+        downstream: bool = False,
     ) -> changes.Plan:
         """The jobs to which `requeue`, `hold`, `cancel` or `mark` would apply. Changes nothing.
 
-        `state` is the requested state (queued, held, abandoned, done, failed). `changed`: only jobs that ran with other
-        parameters than the manifest has now. `no_result`: only done jobs whose results were there and are lost.
+        `state` is the requested state (queued, held, abandoned, done, failed). `changed`, `no_result` and `downstream`:
+        see `requeue`.
         """
         if not (names or states or where or user or changed or no_result):
-            raise UsageError("name the jobs: ids, globs such as 'fft_*', --state, --user or --where key=value")
-        return changes.plan(
-            self.snapshot(), state, names, list(states), _parsed(where, user), changed=changed, no_result=no_result
-        )
+            more = "; --downstream adds those that need them" if downstream else ""
+            also = ", --changed, --no-result" if state is State.QUEUED else ""
+            raise UsageError(
+                f"name the jobs: ids, globs such as 'fft_*'{also}, --state, --user or --where key=value{more}"
+            )
+        filters = list(states), _parsed(where, user)
+        which = {"changed": changed, "no_result": no_result, "downstream": downstream}
+        return changes.plan(self.snapshot(), state, names, *filters, **which)
 
     def apply(self, plan: changes.Plan) -> Changes:
         """Apply a plan to every job for which it is still possible."""
@@ -381,17 +386,19 @@ class Workspace:
         user: Users = (),
         changed: bool = False,
         no_result: bool = False,
+        downstream: bool = False,
     ) -> Changes:
         """Queue jobs again. Filters are combined with AND.
 
         A running job that is named exactly is stopped first. Globs and `where` without `states` select failed,
         abandoned and held jobs only. `changed` selects jobs that ran with other parameters than the manifest has now,
-        including done ones; `no_result` selects done jobs whose results were there and are lost. Jobs that cannot be
-        changed are in the result's `refused`, with the reason.
+        or began before what they need was done again, including done ones. `no_result` selects done jobs whose results
+        were there and are lost. `downstream` adds all done and failed jobs that need the selected ones, directly or
+        through others. Jobs that cannot be changed are in the result's `refused`, with the reason.
         """
-        return self.apply(
-            self.plan(State.QUEUED, names, states=states, where=where, user=user, changed=changed, no_result=no_result)
-        )
+        filters: dict[str, Any] = {"states": states, "where": where, "user": user}
+        which = {"changed": changed, "no_result": no_result, "downstream": downstream}
+        return self.apply(self.plan(State.QUEUED, names, **filters, **which))
 
     def hold(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes:
         """Keep jobs from being claimed until requeued. Globs select queued jobs only. Otherwise like `requeue`."""

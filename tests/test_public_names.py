@@ -47,13 +47,13 @@ Workspace.mark(self, state: State | str, *names: str, states: Iterable[str] = ()
 Workspace.metrics(self, jobs: str | Iterable[str] = (), *, names: str | Iterable[str] = (), states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Metrics
 Workspace.notices(self) -> list[dict[str, Any]]
 Workspace.pause(self, scope: str, why: str = '') -> None
-Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False, no_result: bool = False) -> changes.Plan
+Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False, no_result: bool = False, downstream: bool = False) -> changes.Plan
 Workspace.plan_update(self, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> changes.Plan
 Workspace.pods(self) -> list[PodStatus]
 Workspace.queue(self) -> list[tuple[str, str]]
 Workspace.readable_config
 Workspace.records(self) -> dict[str, Record]
-Workspace.requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False, no_result: bool = False) -> Changes
+Workspace.requeue(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False, no_result: bool = False, downstream: bool = False) -> Changes
 Workspace.results(self, *, states: Iterable[str] = (), where: Where = (), user: Users = (), every_job: bool = False) -> Results
 Workspace.snapshot(self) -> Snapshot
 Workspace.status(self, *, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Overview

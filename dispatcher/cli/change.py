@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from dispatcher.report.changes import Changes, Plan
 
 
+_NONE_CHANGED: Final = (
+    "no job ran with other parameters than the manifest has now, or before what it needs was done again"
+)
+
+
 class Asked(msgspec.Struct, frozen=True):
     """Which jobs a command is to change, and how."""
 
@@ -51,17 +56,25 @@ _asked: Final = one_argument("asked", Asked, (jobs_argument, state_option, where
 
 
 @click.command()
-@click.option("--changed", is_flag=True, help="Select jobs that ran with other parameters than the manifest has now.")
+@click.option(
+    "--changed", is_flag=True,
+    help="Select jobs that ran with other parameters than the manifest has now, or before what they need was done "
+    "again.",
+)  # fmt: skip
 @click.option("--no-result", is_flag=True, help="Select done jobs whose results were there and are lost.")
+@click.option(
+    "--downstream", is_flag=True,
+    help="Also all done and failed jobs that need the selected ones, directly or through others.",
+)  # fmt: skip
 @_asked
-def requeue(asked: Asked, changed: bool, no_result: bool) -> int:
+def requeue(asked: Asked, changed: bool, no_result: bool, downstream: bool) -> int:
     """Queue jobs again.
 
     Select them by ids, globs, --state, --where, --changed and --no-result; filters are combined with AND. A glob or
     --where alone selects failed, abandoned and held jobs; --changed selects done ones, too. A running job that is named
-    exactly is stopped first.
+    exactly is stopped first. A job starts when those that it needs are done again.
     """
-    return _request(State.QUEUED, "requeue", asked, changed=changed, no_result=no_result)
+    return _request(State.QUEUED, "requeue", asked, changed=changed, no_result=no_result, downstream=downstream)
 
 
 @click.command()
@@ -194,11 +207,9 @@ def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
         click.echo(f"{job}: deleted")
 
 
-def _request(state: State, verb: str, asked: Asked, *, changed: bool = False, no_result: bool = False) -> int:
+def _request(state: State, verb: str, asked: Asked, **which: bool) -> int:
     workspace = open_workspace()
-    plan = workspace.plan(
-        state, asked.jobs, states=asked.states, where=asked.where, changed=changed, no_result=no_result
-    )
+    plan = workspace.plan(state, asked.jobs, states=asked.states, where=asked.where, **which)
     if len(plan.jobs) > MANY:
         confirm(_question(verb, plan.jobs), yes=asked.yes)
     # Without jobs there is nothing to change, so no lock is taken.
@@ -213,13 +224,19 @@ def _request(state: State, verb: str, asked: Asked, *, changed: bool = False, no
     elif plan.left_alone:
         click.echo(f"nothing to {verb}{_already(plan)}")
     else:
-        none = "no job ran with other parameters than the manifest has now" if changed else "no job matches"
-        none = "no done job has lost its result" if no_result else none
+        none = _NONE_CHANGED if which.get("changed") else "no job matches"
+        none = "no done job has lost its result" if which.get("no_result") else none
         click.echo(f"nothing to {verb}: {none}")
     if plan.unknown:
         note(
             f"{counted(len(plan.unknown), 'job')} left alone ({first_names(plan.unknown)}): adopted or marked by "
             "hand, so what they ran with is not known"
+        )
+    if plan.dependents:
+        need, keep = ("needs", "keeps its result") if len(plan.dependents) == 1 else ("need", "keep their results")
+        note(
+            f"{counted(len(plan.dependents), 'done job')} that {need} them {keep} ({first_names(plan.dependents)}): "
+            "`--downstream` runs such jobs again, too"
         )
     others = [job for job, record in plan.left_alone.items() if record.state is not state]
     if others:

@@ -23,6 +23,7 @@ from dispatcher.cli.printing import note, print_rows, print_text
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.report.columns import Narrowing
+from dispatcher.report.inputs import RUN_AGAIN
 
 if TYPE_CHECKING:
     from dispatcher.report.results.rows import Results
@@ -204,6 +205,10 @@ def _tell(results: Results) -> None:
     if results.unreadable:
         jobs = [f"{job}: {why}" for job, why in results.unreadable.items()]
         note(indented(f"{counted(len(jobs), 'result')} without values, because of result.json:", jobs, _NAMED))
+    if results.older:
+        needed = "what its job needs" if len(results.older) == 1 else "what their jobs need"
+        older = f"{counted(len(results.older), 'result')} from before {needed} was done again"
+        note(f"{older}: {first_names(results.older)}. {RUN_AGAIN}")
     if results.failed:
         note(
             f"{counted(len(results.failed), 'job')} left out that wrote a result, but failed: "

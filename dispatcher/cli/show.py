@@ -179,6 +179,7 @@ def _source(snapshot: Snapshot, job: str) -> str:
 def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     from dispatcher.report.attempts import run_facts
     from dispatcher.report.external import external_text
+    from dispatcher.report.inputs import newer_text
     from dispatcher.report.overview import job_row
     from dispatcher.run_state.progress import progress_text
 
@@ -194,6 +195,8 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
     if job in snapshot.external:
         facts["external"] = external_text(job, snapshot.records[job], snapshot.external[job])
     facts["why it waits"] = _why(snapshot, job)
+    if job in snapshot.newer_inputs:
+        facts["newer inputs"] = f"{newer_text(snapshot.newer_inputs[job])}, done again since this job began"
     facts["progress"] = progress_text(snapshot.progress.get(job)) or None
     if row["gpu_idle_s"] is not None:
         facts["GPU idle"] = duration_text(row["gpu_idle_s"])

@@ -31,6 +31,16 @@ _encode = msgspec.msgpack.Encoder(enc_hook=dict).encode
 _decode = msgspec.msgpack.Decoder(list[Entry]).decode
 
 
+class _Needing(msgspec.Struct):
+    """The part of an entry that says what it needs, at a small part of the cost of the whole."""
+
+    job_id: str
+    needs: tuple[str, ...] = ()
+
+
+_decode_needs = msgspec.msgpack.Decoder(list[_Needing]).decode
+
+
 # The number of some neighbouring entries, their kinds (one number if it is the same for all), their digests one after
 # the other, and the entries.
 Block = tuple[int, int | list[int], bytes, bytes]
@@ -177,6 +187,19 @@ class Entries(Mapping[str, Entry]):
             starts = range(0, len(digests), DIGEST_SIZE)
             known.update(zip(part._groups, [digests[at : at + DIGEST_SIZE] for at in starts], strict=False))
         return map(known.get, jobs)
+
+    def needs(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """The jobs that need others, each with these."""
+        for _, some in itertools.groupby(self._groups.items(), lambda item: id(item[1].content)):
+            groups = dict(some)
+            if all(map(_kind, groups.values())):
+                # An entry with needs is of no kind.
+                continue
+            content = next(iter(groups.values())).content
+            entries = content if isinstance(content, list) else _decode_needs(zlib.decompress(content))
+            # Of one that was replaced the last counts.
+            needs = {entry.job_id: entry.needs for entry in entries if entry.job_id in groups}
+            yield from ((job, needed) for job, needed in needs.items() if needed)
 
     def kinds(self, jobs: Iterable[str]) -> Iterator[int]:
         """For each job the same number as for all others whose entries are of its kind; 0: of none."""

@@ -28,6 +28,9 @@ BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
 }
 
 
+# The states of jobs that `--downstream` runs again: the others wait for what they need, or were given up.
+_MADE: Final = frozenset({State.DONE, State.FAILED})
+
 # Said of a job that runs: a pod has to end it.
 STOP_REQUESTED: Final = "stop requested"
 
@@ -38,6 +41,7 @@ class Plan(msgspec.Struct, frozen=True):
     jobs: the selected jobs and their records at that moment.
     left_alone: those of jobs that matched a glob but are in a state that it does not select.
     unknown: jobs left out of `--changed` because it is unknown what they ran with.
+    dependents: jobs that need some of those that were done, and that keep what these gave them.
     copied: those that run a copy of the code.
     """
 
@@ -45,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True):
     jobs: Mapping[str, Record]
     left_alone: Mapping[str, Record] = {}
     unknown: tuple[str, ...] = ()
+    dependents: tuple[str, ...] = ()
     copied: frozenset[str] = frozenset()
 
 
@@ -72,26 +77,38 @@ def plan(
     *,
     changed: bool = False,
     no_result: bool = False,
+    downstream: bool = False,
 ) -> Plan:
     """The jobs for which `state` is requested. Raises UsageError for an unknown name, state or key.
 
-    `changed`: only jobs that ran with other parameters than the manifest has now. `no_result`: only done jobs whose
-    results are lost.
+    `changed`: only jobs that ran with other parameters than the manifest has now, or began before what they need was
+    done again. `no_result`: only done jobs whose results are lost. `downstream`: also the jobs that need the selected
+    ones, directly or through others, if they have ended.
     """
     wanted = parse_states(states)
     chosen = select(snapshot, names, wanted, where)
     unknown = [job for job in chosen if is_unknown(snapshot.records[job])] if changed else []
     if changed:
-        chosen = [job for job in chosen if snapshot.differs(job)]
+        chosen = [job for job in chosen if snapshot.differs(job) or job in snapshot.newer_inputs]
     if no_result:
         chosen = [job for job in chosen if snapshot.lost_result(job)]
     exact = {name for name in names if not is_glob(name)}
     meant = wanted or (BY_GLOB[state] | {State.DONE} if changed or no_result else BY_GLOB[state])
     records = {job: snapshot.records[job] for job in chosen}
     jobs = {job: record for job, record in records.items() if job in exact or record.state in meant}
+    left_alone = {job: records[job] for job in chosen if job not in jobs}
+    dependents: dict[str, Record] = {}
+    if state is State.QUEUED:
+        remade = [job for job, record in jobs.items() if downstream or record.state is State.DONE]
+        below = snapshot.downstream(remade) if remade else []
+        dependents = {job: snapshot.records[job] for job in below if job not in jobs}
+    if downstream:
+        jobs |= {job: record for job, record in dependents.items() if record.state in _MADE}
+        left_alone |= {job: record for job, record in dependents.items() if record.state in IN_FLIGHT}
     entries = snapshot.entries if state is State.QUEUED else {}
     copied = frozenset(job for job in jobs if job in entries and snapshot.wants_copy(entries[job]))
-    return Plan(state, jobs, {job: records[job] for job in chosen if job not in jobs}, tuple(unknown), copied)
+    keep = tuple(job for job, record in dependents.items() if record.state is State.DONE and job not in jobs)
+    return Plan(state, jobs, left_alone, tuple(unknown), keep, copied)
 
 
 def plan_update(snapshot: Snapshot, names: Sequence[str], states: Sequence[str], where: Where) -> Plan:

@@ -19,6 +19,7 @@ from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.report.columns import Narrowing
 from dispatcher.report.external import EXTERNAL, external_notices
 from dispatcher.report.failures import Failure, failures
+from dispatcher.report.inputs import RUN_AGAIN
 from dispatcher.report.pace import Pace, pace
 from dispatcher.report.pivot import count_states
 from dispatcher.report.ran import count_text
@@ -92,6 +93,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
     `stalled_s`: for how long a running job has reported nothing, where that is longer than usual (run_state/stalls.py).
     `gpu_idle_s`: for how long all its GPUs have been at 0 %, where its pod has recorded that as too long.
     `edited`: by hand, not applied yet. `changed`: it ran with other parameters than the manifest has now.
+    `newer_inputs`: jobs that it needs and that were done again since it began, each with its attempt.
     """
     record = snapshot.records[job]
     progress = snapshot.progress.get(job)
@@ -125,6 +127,7 @@ def job_row(snapshot: Snapshot, job: str) -> Row:
         "priority": snapshot.priority(job),
         "edited": job in snapshot.edited,
         "changed": snapshot.differs(job),
+        "newer_inputs": snapshot.newer_inputs.get(job),
         "rev": record.rev,
     }
 
@@ -216,6 +219,7 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += silence_texts(snapshot.pods)
     found += [f"pod {pod.info.pod}: {line}" for pod in snapshot.pods if pod.is_alive for line in pod.info.warnings]
     found += _changed(snapshot)
+    found += _older(snapshot)
     if snapshot.lost_results:
         found.append(lost_text(snapshot.lost_results))
     return found
@@ -239,6 +243,18 @@ def _changed(snapshot: Snapshot) -> list[str]:
         f"{text} job{'s' if len(jobs) > 1 else ''} ran with other parameters than the manifest has now "
         f"({first_names(jobs)}): `dispatcher show {jobs[0]}` compares, "
         "`dispatcher requeue --changed` runs them again"
+    ]
+
+
+def _older(snapshot: Snapshot) -> list[str]:
+    jobs = list(snapshot.newer_inputs)
+    if not jobs:
+        return []
+    text = count_text((job, snapshot.records[job]) for job in jobs)
+    began = "jobs began before what they need" if len(jobs) > 1 else "job began before what it needs"
+    return [
+        f"{text} {began} was done again ({first_names(jobs)}): `dispatcher show {jobs[0]}` says what that is, "
+        f"{RUN_AGAIN}"
     ]
 
 

@@ -15,10 +15,12 @@ from dispatcher.base.times import Clock
 from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.entry import OWNER, SCHEDULING, Entry
 from dispatcher.matrix.limits import Limits
+from dispatcher.matrix.needs import dependents
 from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
 from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_copy, no_fault, no_limit
+from dispatcher.report.inputs import Newer, find_newer
 from dispatcher.report.ran import LAST_COUNTS, RanWith, last_counts, may_differ
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.fold import Refusal
@@ -112,7 +114,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     offers: what the live pods take.
     last_offer: where no pod is alive, what the outlets of the one that ended last offered, whatever its options were.
     clock: how texts write times; see `for_people`.
-    find_changed, find_stalled: find what `changed` and `stalled` return.
+    find_changed, find_newer, find_stalled: find what `changed`, `newer_inputs` and `stalled` return.
     lost_result_of: what has become of a done job's result that was there; empty where nothing shows that it is lost.
     """
 
@@ -143,6 +145,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ran: RanWith | None = None
     clock: Callable[[str | None], str] = as_written
     find_changed: Callable[[Snapshot], Sequence[str]] = _compared
+    find_newer: Callable[[Snapshot], Newer] = find_newer
     find_stalled: Callable[[Snapshot], Mapping[str, float]] = _none_stalled
     lost_result_of: Callable[[str, Record], str] = _none_lost
 
@@ -174,6 +177,29 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def changed(self) -> Sequence[str]:
         """The jobs that run or have ended with other parameters than the manifest has now."""
         return self.find_changed(self)
+
+    @functools.cached_property
+    def newer_inputs(self) -> Newer:
+        """The jobs that are older than jobs that they need, and these, each with its attempt (inputs.py)."""
+        return self.find_newer(self)
+
+    def needs(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """The jobs that need others by the manifests, each with these."""
+        if isinstance(self.entries, Entries):
+            return self.entries.needs()
+        return ((job, entry.needs) for job, entry in self.entries.items() if entry.needs)
+
+    def downstream(self, jobs: Iterable[str]) -> list[str]:
+        """The jobs that need some of these, directly or through others; not through one that was given up."""
+        found = dict.fromkeys(jobs)
+        count, waiting, needing = len(found), list(found), dependents(dict(self.needs()))
+        while waiting:
+            for job in needing.get(waiting.pop(), ()):
+                record = self.records.get(job)
+                if job not in found and record is not None and record.state is not State.ABANDONED:
+                    found[job] = None
+                    waiting.append(job)
+        return list(found)[count:]
 
     def compare(self) -> list[str]:
         """What `changed` returns, found by comparing all jobs."""
@@ -277,6 +303,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             self,
             records=jobs,
             gpu_idle={job: idle_s for job, idle_s in self.gpu_idle.items() if job in jobs},
+            # What it needs may be none of these jobs.
+            find_newer=lambda only: {job: newer for job, newer in self.newer_inputs.items() if job in only.records},
             find_stalled=lambda only: {j: s for j, s in self.stalled.items() if j in only.records},
         )
 

@@ -25,6 +25,7 @@ from dispatcher.pod.outcome import longest_pause_s
 from dispatcher.pod.waiting import UNKNOWN_JOB
 from dispatcher.provenance.read import read_provenance
 from dispatcher.report import attempts
+from dispatcher.report.inputs import NewerInputs
 from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
 from dispatcher.report.ran import RanWith
@@ -62,6 +63,7 @@ class SnapshotReader:
         self._ran = RanWith(layout)
         self._readiness: Readiness | None = None
         self._listed = ListedRecords()
+        self._newer_inputs = NewerInputs()
         self._manifests = ManifestCache(layout.saved_entries)
         self._submitted = SubmittedJobs(layout.submitted_manifest, layout.saved_submitted)
         # The entries of the manifest, the submitted jobs whose lines count, and both as one.
@@ -119,6 +121,7 @@ class SnapshotReader:
             fault_of=self._fault_of,
             limits=self._limits,
             find_changed=listed.changed,
+            find_newer=self._newer_inputs.find,
             find_stalled=self._stalls.find,
             lost_result_of=functools.partial(lost_result, self._layout),
         )

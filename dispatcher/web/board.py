@@ -321,6 +321,8 @@ def _touched(before: Snapshot, after: Snapshot) -> frozenset[str]:
     found |= before.stalled.keys() ^ after.stalled.keys()
     found |= before.gpu_idle.keys() ^ after.gpu_idle.keys()
     found |= before.edited ^ after.edited
+    one, other = before.newer_inputs, after.newer_inputs
+    found |= {job for job in one.keys() | other.keys() if one.get(job) != other.get(job)}
     return frozenset(found)
 
 

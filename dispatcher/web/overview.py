@@ -191,6 +191,9 @@ def notices(snapshot: Snapshot) -> list[str]:
     if changed := snapshot.changed:
         jobs = counted(len(changed), "job")
         found.append(f"{jobs} ran with other parameters than the manifest has now: {first_names(changed)}")
+    if older := list(snapshot.newer_inputs):
+        need = "it needs" if len(older) == 1 else "they need"
+        found.append(f"{counted(len(older), 'job')} began before what {need} was done again: {first_names(older)}")
     return found
 
 

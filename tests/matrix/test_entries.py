@@ -6,8 +6,11 @@ import json
 import tracemalloc
 from typing import Any
 
+import msgspec
 import pytest
 
+from dispatcher.matrix.entries import Entries
+from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import parse_manifest
 
 COUNT = 10_000
@@ -42,6 +45,27 @@ def test_every_entry_comes_back_as_it_was_written() -> None:
     assert entries["rich"].digest() == alone["rich"].digest()
     with pytest.raises(KeyError):
         entries["poor"]
+
+
+def test_what_needs_what_is_told_without_unpacking_entries() -> None:
+    written = documents(200)
+    for number in range(3, 200, 7):
+        written[number]["needs"] = [f"job_{number - 1}", f"job_{number - 2}"]
+    expected = {one["job_id"]: tuple(one["needs"]) for one in written if "needs" in one}
+    entries = parse_manifest(json.dumps(written).encode(), "m.json")
+    assert dict(entries.needs()) == expected
+    assert dict(Entries.of(list(entries), list(entries.packed())).needs()) == expected
+    other = Entry(job_id="other", method="m", needs=("job_1",))
+    assert dict(entries.with_others([other]).needs()) == {**expected, "other": ("job_1",)}
+    # Of one that is written again the last version counts.
+    added = Entries()
+    for entry in (*entries.values(), msgspec.structs.replace(entries["job_3"], needs=("job_0",)), entries["job_10"]):
+        added.add(entry)
+    added.add(msgspec.structs.replace(entries["job_10"], needs=()))
+    assert dict(added.needs()) == {
+        **{job: needs for job, needs in expected.items() if job != "job_10"},
+        "job_3": ("job_0",),
+    }
 
 
 def test_an_entry_with_a_number_beyond_64_bits_comes_back_with_its_neighbours() -> None:

@@ -76,7 +76,8 @@ def test_what_differs_is_counted_shown_and_run_again(ran: Fleet) -> None:
     }  # fmt: skip
     assert "other parameters" not in ran.try_("status").stderr
     assert ran.run("requeue", "--changed").strip() == (
-        "nothing to requeue: no job ran with other parameters than the manifest has now"
+        "nothing to requeue: no job ran with other parameters than the manifest has now, "
+        "or before what it needs was done again"
     )
 
 
@@ -177,3 +178,112 @@ def read(**document: Any) -> Entry:
 def test_what_counts_as_a_difference(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
     assert (read(**one).digest() == read(**other).digest()) is same
     assert read(**one).digest() == read(**one).digest()
+
+
+def older(fleet: Fleet) -> dict[str, dict[str, int]]:
+    rows = json.loads(fleet.run("status", "--json"))["jobs"]
+    return {row["job"]: row["newer_inputs"] for row in rows if row["newer_inputs"]}
+
+
+def test_what_began_before_an_input_was_done_again_is_counted_shown_and_run_again(fleet: Fleet) -> None:
+    train, other, evals = entry("train", 0.1), entry("other", 0.2), entry("eval", 1, needs=["train", "other"])
+    fleet.write_manifest(
+        [train, other, evals, entry("table", 1, needs=["eval"]), entry("eval_other", 1, needs=["other"])]
+    )
+    assert fleet.run_all().end() == 0
+    assert not older(fleet)
+
+    assert fleet.try_("requeue", "train").stderr.splitlines() == [
+        "note: 2 done jobs that need them keep their results (eval, table): `--downstream` runs such jobs again, too"
+    ]
+    assert not older(fleet), "the input is not done again yet"
+    assert fleet.run_all().end() == 0
+    assert older(fleet) == {"eval": {"train": 2}}, "what needs the eval is as old as the eval"
+    expected = (
+        "1 done job began before what it needs was done again (eval): `dispatcher show eval` says what that is, "
+        "`dispatcher requeue --changed --downstream` runs such jobs again, and those that need them"
+    )
+    assert expected in fleet.try_("status").stderr
+    assert "newer inputs  train (attempt 2), done again since this job began\n" in fleet.run("show", "eval")
+    assert json.loads(fleet.run("show", "eval", "--json"))["newer_inputs"] == {"train": 2}
+    assert "1 result from before what its job needs was done again: eval" in fleet.try_("results").stderr
+
+    assert fleet.run("requeue", "--changed", "--downstream").splitlines() == ["eval: requeued", "table: requeued"]
+    assert not older(fleet)
+    assert fleet.run_all().end() == 0
+    assert not older(fleet)
+    assert {job: record.attempt for job, record in fleet.records().items()} == {
+        "train": 2, "other": 1, "eval": 2, "table": 2, "eval_other": 1,
+    }  # fmt: skip
+    assert fleet.claimed()[-2:] == ["eval", "table"]
+
+    # Without --downstream each step shows the next one.
+    fleet.run("requeue", "train")
+    fleet.run_all()
+    fleet.run("requeue", "--changed")
+    fleet.run_all()
+    assert older(fleet) == {"table": {"eval": 3}}
+
+
+def test_dependents_wait_for_the_input_that_is_queued_with_them(fleet: Fleet) -> None:
+    fleet.write_manifest([
+        entry("last", 1, needs=["eval"], priority=9), entry("eval", 1, needs=["train"], priority=5),
+        entry("train", 0.1), entry("apart", 0.1),
+    ])  # fmt: skip
+    assert fleet.run_all("--slots", "3").end() == 0
+    said = fleet.try_("requeue", "--downstream")
+    assert said.returncode == 2 and "name the jobs" in said.stderr and "--downstream adds those" in said.stderr
+    found = json.loads(fleet.run("requeue", "--downstream", "train", "--json"))
+    assert found["changed"] == {"train": "requeued", "eval": "requeued", "last": "requeued"}
+    assert fleet.run_all("--slots", "3").end() == 0
+    assert fleet.claimed()[-3:] == ["train", "eval", "last"]
+    assert not older(fleet)
+
+
+def test_a_job_that_runs_while_its_input_is_done_again_is_older_though_a_checkpoint_resumes_it(fleet: Fleet) -> None:
+    """Its second attempt begins after the input, but goes on with what the first one has made of the old input."""
+    waits = 'while [ ! -e "$DISPATCHER_ROOT/go" ]; do sleep 0.05; done'
+    saves = (
+        'mkdir -p ckpt; echo "{\\"step\\": 5, \\"path\\": \\"$PWD/ckpt\\"}" >"$DISPATCHER_ATTEMPT_DIR/checkpoint.json"'
+    )
+    tune = shell("tune", f"echo begun; [ -e go ] && exit 0; {saves}; {waits}; exit 75", needs=["train"])
+    fleet.write_manifest([entry("train", 0.1), tune])
+    pod = fleet.start("pod", "--slots", "2", "--until-empty", poll="0.2")
+    fleet.wait_running("tune")
+    said = fleet.try_("requeue", "--downstream", "train")
+    assert said.stdout == "train: requeued\n"
+    assert "1 job matched and left alone (tune)" in said.stderr
+    fleet.wait_for("train", "done", attempt=2)
+    assert older(fleet) == {"tune": {"train": 2}}
+    (fleet.root / "go").touch()
+    assert pod.end() == 0
+    record = fleet.record("tune")
+    assert (record.state, record.attempt) == ("done", 2)
+    assert older(fleet) == {"tune": {"train": 2}}
+    assert fleet.run("requeue", "--changed") == "tune: requeued\n"
+    assert fleet.run_all().end() == 0
+    assert not older(fleet)
+
+
+def test_what_is_not_made_again_makes_nothing_older(fleet: Fleet) -> None:
+    """Marks of people, failed attempts, and retries; but a record that was deleted and is done again does."""
+    fleet.write_manifest([entry("train", 0.1), entry("eval", 1, needs=["train"])])
+    assert fleet.run_all().end() == 0
+    fleet.run("mark", "failed", "train")
+    fleet.run("mark", "done", "train")
+    fleet.run("requeue", "train")
+    fleet.run("mark", "done", "train")
+    assert not older(fleet)
+    fleet.write_manifest([shell("train", "exit 3"), entry("eval", 1, needs=["train"])])
+    fleet.run("requeue", "train")
+    fleet.run_all()
+    assert fleet.record("train").state == "failed" and not older(fleet)
+    # A person says that it is as good as done: what it is made of, nobody knows.
+    fleet.run("mark", "done", "train")
+    assert not older(fleet)
+    fleet.write_manifest([entry("train", 0.1), entry("eval", 1, needs=["train"])])
+    fleet.run("delete", "train", "--yes")
+    assert fleet.run_all().end() == 0
+    assert older(fleet) == {"eval": {"train": 3}}
+    fleet.run("mark", "failed", "eval")
+    assert not older(fleet), "what a person has set is unknown"

@@ -43,7 +43,8 @@ class Lab:
         self.reader = Workspace(root)
 
     def entry(self, number: int) -> dict[str, Any]:
-        return {"job_id": f"j{number}", "method": ("fft", "lora")[number % 2], "seed": self.rng.randrange(3)}
+        needs = {"needs": [f"j{number - 1}"]} if number % 2 else {}
+        return {"job_id": f"j{number}", "method": ("fft", "lora")[number % 2], "seed": self.rng.randrange(3), **needs}
 
     def write_manifest(self) -> None:
         path = self.root / "matrix" / "matrix.json"
@@ -68,9 +69,12 @@ class Lab:
                 record = tx.record(job)
                 assert record is not None
                 if record.state is State.QUEUED and job in listed and self.rng.random() < 0.7:
-                    values = {key: value for key, value in listed[job].items() if key not in ("job_id", "method")}
+                    values = {
+                        key: value for key, value in listed[job].items() if key not in ("job_id", "method", "needs")
+                    }
                     digest = Entry(job_id=job, method=listed[job]["method"], params=values).digest()
                     running = Change(state=State.RUNNING, attempt=record.attempt + 1, ran_with=digest, pod="pod-0")
+                    running |= Change(inputs_at=tx.seq)
                     tx.change(job, Event.CLAIMED, running)
                 elif record.state is State.RUNNING:
                     state = self.rng.choice((State.DONE, State.DONE, State.FAILED))
@@ -131,6 +135,7 @@ def shown(snapshot: Snapshot) -> list[Any]:
     seen = overview(msgspec.structs.replace(snapshot, now_s=0.0))
     states = [snapshot.jobs_in(state) for state in State]
     found = [list(snapshot.records.items()), snapshot.unqueued, snapshot.edited, list(snapshot.changed), states]
+    found.append(dict(snapshot.newer_inputs))
     latest = [list(snapshot.latest(state, 3)) for state in State]
     return [*found, latest, list(snapshot.entries), msgspec.to_builtins(seen)]
 

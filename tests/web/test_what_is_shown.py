@@ -52,6 +52,26 @@ def test_the_first_screen_says_what_status_says(serve, lab):
     assert {one["key"] for one in seen["keys"]} >= {"method", "seed"}
 
 
+def test_a_job_that_is_older_than_what_it_needs_is_told_in_every_view(serve, lab):
+    manifest = lab.layout.matrix_dir / "matrix.json"
+    added = [{"job_id": "up", "method": "fft"}, {"job_id": "down", "method": "fft", "needs": ["up"]}]
+    manifest.write_text(json.dumps([*json.loads(manifest.read_text()), *added]))
+    lab.put("up", "done")
+    lab.put("down", "running", inputs_at=lab.workspace.store.seq, ran_with="0" * 16)
+    lab.put("down", "done")
+    web = serve()
+    seen = at_rest(web)
+    assert not any("done again" in text for text in seen["notices"])
+    assert web.get("/api/jobs/down").json["row"]["newer_inputs"] is None
+    lab.workspace.requeue("up")
+    lab.put("up", "done")
+    news = web.wait_for(since(web, seen["position"]), lambda found: "down" in found.get("jobs", ()), "the news")
+    assert "1 job began before what it needs was done again: down" in news["notices"]
+    assert web.get("/api/jobs/down").json["row"]["newer_inputs"] == {"up": 2}
+    rows = {row["job"]: row["newer_inputs"] for row in web.get("/api/jobs?limit=500").json["jobs"]}
+    assert {job: newer for job, newer in rows.items() if newer} == {"down": {"up": 2}}
+
+
 def test_the_jobs_of_a_cause_and_of_a_reason_are_found_by_its_key(serve):
     web = serve()
     seen = web.get("/api/overview").json

@@ -48,6 +48,8 @@ def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Resu
             results.unsure.append(job)
         if not is_last:
             older.append((len(results), job, attempt))
+        if is_last and job in snapshot.newer_inputs:
+            results.older.append(job)
         results.with_result.add(job)
         results.add(_fixed(job, record, attempt), entry or listed, result or {})
     _set_times(layout, results, older)

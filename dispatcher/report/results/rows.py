@@ -25,7 +25,7 @@ class Results(list[dict[str, Any]]):
 
     `with_result`: jobs with a `result.json`. `unreadable`: why it has no values, of those where that is so. `unsure`:
     jobs whose row has the parameters of the current manifest, because their attempt has no `entry.json`. `failed`: jobs
-    that wrote a result, but failed.
+    that wrote a result, but failed. `older`: jobs that are older than jobs that they need.
     """
 
     def __init__(self) -> None:
@@ -34,6 +34,7 @@ class Results(list[dict[str, Any]]):
         self.values: list[str] = []
         self.unsure: list[str] = []
         self.failed: list[str] = []
+        self.older: list[str] = []
         self.unreadable: dict[str, str] = {}
         self.with_result: set[str] = set()
         self._of_parameters: dict[str, None] = {}

@@ -59,6 +59,12 @@ export function jobLink(query, job, content = job) {
   return h("a", { class: "job", href: href(query, { job }), title: job }, content);
 }
 
+/** The jobs that a job needs and that were done again since it began; null for none. */
+export function doneAgain({ newer_inputs: newer }) {
+  const jobs = Object.entries(newer ?? {}).map(([job, attempt]) => `${job} (attempt ${attempt})`);
+  return jobs.length ? `${jobs.slice(0, 5).join(", ")}${jobs.length > 5 ? ", …" : ""} done again since` : null;
+}
+
 /** A part of the page with a heading; `id` is also its key. */
 export function section(id, title, extra, ...children) {
   const heading = h("header", {}, h("h2", { id: `${id}-title` }, title), extra);

@@ -4,7 +4,7 @@ import { jobPath, Loader } from "../api.js";
 import { h } from "../dom.js";
 import { change } from "../dialogs.js";
 import { ago, bytes, DASH, duration, mebibytes, moment, number, secondsSince, text } from "../format.js";
-import { button, empty, facts, jobLink, problem, section, stateWord, table } from "../parts.js";
+import { button, doneAgain, empty, facts, jobLink, problem, section, stateWord, table } from "../parts.js";
 import { same } from "../route.js";
 import { Curves } from "./curves.js";
 import { Log } from "./log.js";
@@ -148,6 +148,7 @@ export class Job {
       ["GPU use", job.gpu_percent == null ? null : `${job.gpu_percent} %`],
       ["Memory", job.memory_used_mib == null ? null : `${mebibytes(job.memory_used_mib)} of ${mebibytes(job.memory_total_mib)}`],
       ...Object.entries(job.metrics ?? {}).map(([name, value]) => [name, number(value)]),
+      ["Newer inputs", doneAgain(job)],
       ["Reason", job.reason],
       ["Exit status", job.exit_code],
       ["Priority", job.priority || null],

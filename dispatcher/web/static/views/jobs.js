@@ -4,7 +4,7 @@ import { get, isAborted } from "../api.js";
 import { h } from "../dom.js";
 import { change } from "../dialogs.js";
 import { count, DASH, decimalsFor, duration, fixed, text } from "../format.js";
-import { button, empty, jobLink, problem, section, stateWord, table } from "../parts.js";
+import { button, doneAgain, empty, jobLink, problem, section, stateWord, table } from "../parts.js";
 import { filtersOf, go, href, same } from "../route.js";
 import { where } from "./overview.js";
 
@@ -154,7 +154,7 @@ function resultColumn(key, rows) {
 }
 
 function why(row) {
-  return row.why ?? row.error ?? (row.reason && row.reason !== "exit 0" ? row.reason : null) ?? (row.state === "queued" ? DASH : null);
+  return row.why ?? row.error ?? (row.reason && row.reason !== "exit 0" ? row.reason : null) ?? (row.state === "queued" ? DASH : doneAgain(row));
 }
 
 /** Which parameters or results get a column: those that differ, in the order in which rows have them. */

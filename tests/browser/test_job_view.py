@@ -55,6 +55,22 @@ def test_a_job_that_does_not_exist_is_explained(open_page: Callable[..., Any], s
     page.get_by_role("alert").get_by_text("lora_hindi_s").wait_for()
 
 
+def test_what_is_newer_than_a_job_is_named_in_the_table_and_on_the_job(
+    open_page: Callable[..., Any], fleet: Fleet, serve: Callable[..., Any]
+) -> None:
+    fleet.write_manifest([shell("train", "true"), shell("eval", "true", needs=["train"])])
+    fleet.run_all()
+    fleet.run("requeue", "train")
+    fleet.run_all()
+    page = open_page(serve().link)
+    page.get_by_text("1 job began before what it needs was done again: eval").wait_for()
+    words = "train (attempt 2) done again since"
+    page.goto(f"{page.url.split('?')[0]}?view=jobs")
+    page.locator("tr", has_text="eval").get_by_text(words).wait_for()
+    page.get_by_role("link", name="eval").click()
+    page.locator("#record").get_by_text(words).wait_for()
+
+
 def test_a_long_log_begins_at_its_end_and_earlier_parts_are_loaded(
     open_page: Callable[..., Any], fleet: Fleet, serve: Callable[..., Any]
 ) -> None:

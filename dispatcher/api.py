@@ -292,7 +292,7 @@ class Workspace:
                 f"name the jobs: ids, globs such as 'fft_*'{also}, --state, --user or --where key=value{more}"
             )
         filters = list(states), _parsed(where, user)
-        which = {"changed": changed, "no_result": no_result, "downstream": downstream}
+        which: dict[str, Any] = {"changed": changed, "no_result": no_result, "downstream": downstream}
         return changes.plan(self.snapshot(), state, names, *filters, **which)
 
     def apply(self, plan: changes.Plan) -> Changes:
@@ -396,9 +396,8 @@ class Workspace:
         were there and are lost. `downstream` adds all done and failed jobs that need the selected ones, directly or
         through others. Jobs that cannot be changed are in the result's `refused`, with the reason.
         """
-        filters: dict[str, Any] = {"states": states, "where": where, "user": user}
-        which = {"changed": changed, "no_result": no_result, "downstream": downstream}
-        return self.apply(self.plan(State.QUEUED, names, **filters, **which))
+        which: dict[str, Any] = {"changed": changed, "no_result": no_result, "downstream": downstream}
+        return self.apply(self.plan(State.QUEUED, names, states=states, where=where, user=user, **which))
 
     def hold(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes:
         """Keep jobs from being claimed until requeued. Globs select queued jobs only. Otherwise like `requeue`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -207,7 +207,7 @@ def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
         click.echo(f"{job}: deleted")
 
 
-def _request(state: State, verb: str, asked: Asked, **which: bool) -> int:
+def _request(state: State, verb: str, asked: Asked, **which: Any) -> int:
     workspace = open_workspace()
     plan = workspace.plan(state, asked.jobs, states=asked.states, where=asked.where, **which)
     if len(plan.jobs) > MANY:

@@ -84,7 +84,7 @@ def make(sweep: Path, output: Path | None, as_json: bool) -> None:
 @json_option
 @click.pass_context
 def check(context: click.Context, manifest: Path | None, as_json: bool) -> None:
-    """List all faults of MANIFEST, and parameters that no template reads. The exit status is 1 if there are faults.
+    """List all faults of MANIFEST, and parameters that no script reads. The exit status is 1 if there are faults.
 
     A parameter that nothing reads is a fault if it looks misspelt, such as `time_limt`. Without MANIFEST, the jobs of
     `dispatcher submit -- COMMAND` are checked too.
@@ -204,7 +204,7 @@ def known_ids(where: Layout) -> frozenset[str]:
 
 
 def _faults(config: Config, manifest: Manifest) -> tuple[list[str], Iterable[str]]:
-    """What is wrong with a manifest that could be read, and the parameters that no template reads."""
+    """What is wrong with a manifest that could be read, and the parameters that no script reads."""
     from dispatcher.templates.check import check_entries
 
     findings = check_entries(config, manifest.entries.values(), values=True)

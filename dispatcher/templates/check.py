@@ -21,7 +21,7 @@ class Findings(msgspec.Struct, frozen=True):
     """The results of a check, one line for all entries that have the same fault.
 
     `faults` prevent a start. `misspelt` are unread parameters that nearly match a key that is read; `unread` are all
-    other parameters that the template does not read, mostly labels for tables and filters.
+    other parameters that the template or the command does not read, mostly labels for tables and filters.
     """
 
     faults: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ def check_entries(
             group.entries.append(entry)
     unusable = ready.unusable_methods(group.first for group in alike.values())
     faults, misspelt = _Lines(), _Lines()
-    labels: dict[Path, dict[str, None]] = {}
+    labels: dict[str, dict[str, None]] = {}
     reading = _Reading(config, ready)
     for group in alike.values():
         first = group.first
@@ -54,13 +54,13 @@ def check_entries(
         faults.add(fault, first, group.count)
         for entry in group.entries if not fault else ():
             faults.add(_value_fault(config, entry), entry)
-        template = reading.template(first)
+        reader = reading.reader(first)
         for key, meant in reading.unread(first).items():
             if meant:
                 misspelt.add(f"nothing reads {key} (did you mean {meant}?)", first, group.count)
-            elif template is not None:
-                labels.setdefault(template, {})[key] = None
-    unread = (f"{ready.short(str(template))} does not read {', '.join(keys)}" for template, keys in labels.items())
+            elif reader:
+                labels.setdefault(reader, {})[key] = None
+    unread = (f"{reader} does not read {', '.join(keys)}" for reader, keys in labels.items())
     return Findings(faults.lines(), misspelt.lines(), tuple(unread))
 
 
@@ -94,10 +94,12 @@ class _Reading:
         self._config = config
         self._ready = ready
 
-    def template(self, entry: Entry) -> Path | None:
-        """The template of the entry's training script; None when it has none, or none that can be rendered."""
+    def reader(self, entry: Entry) -> str:
+        """What reads the parameters of the entry: its template, or the command of its method; empty: something else."""
         method = self._config.method(entry.method)
-        return method.template if uses_script(method, entry) and not self._ready.template(method).fault else None
+        if uses_script(method, entry):
+            return "" if self._ready.template(method).fault else self._ready.short(str(method.template))
+        return f"the command of {method.name}" if entry.command is None and entry.job is None else ""
 
     def unread(self, entry: Entry) -> dict[str, str]:
         """The entry's parameters that neither the template nor the command nor a job's class reads.

@@ -31,6 +31,8 @@ from dispatcher.errors import TemplateError
 from dispatcher.matrix.entry import Entry
 
 _NAME = "PARAMS"
+# For scripts that take their parameters as arguments.
+_OR_COMMAND = "or give the method a `command` in dispatcher.yaml"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -157,8 +159,7 @@ def _load(path: str | os.PathLike[str]) -> Template:
         status = os.stat(path)
         return _parse(os.fspath(path), status.st_mtime_ns, status.st_size)
     except FileNotFoundError:
-        problem = "there is no such template; write it, or give the method a `command` in dispatcher.yaml"
-        raise TemplateError(f"{path}: {problem}") from None
+        raise TemplateError(f"{path}: there is no such template; write it, {_OR_COMMAND}") from None
     except OSError as error:
         raise TemplateError(f"{path}: the template cannot be read: {error.strerror}") from error
 
@@ -211,7 +212,7 @@ def _params(path: str, tree: ast.Module) -> ast.Dict:
     ]
     if not assigned:
         problem = f"has no {_NAME} = {{...}} at module level: write one with the parameters and their defaults"
-        raise TemplateError(f"{path}: the template {problem}")
+        raise TemplateError(f"{path}: the template {problem}, {_OR_COMMAND}")
     if len(assigned) > 1:
         places = " and ".join(str(line) for line, _ in assigned)
         raise TemplateError(f"{path}: the template assigns {_NAME} {len(assigned)} times, in lines {places}: keep one")

@@ -249,6 +249,14 @@ def test_labels_are_no_fault(layout: Layout) -> None:
     assert result.stderr == f"note: {note}\n"
 
 
+def test_parameters_that_the_command_of_a_method_does_not_pass_on_are_noted(layout: Layout) -> None:
+    layout.config_file.write_text("methods: {own: {command: 'python train.py --lr {lr}'}}\n")
+    write_manifest(layout.default_matrix, [{"job_id": "a", "method": "own", "lr": 1, "epochs": 5, "seed": 1}])
+    result = call(layout, "check")
+    assert result.exit_code == 0
+    assert result.stderr == "note: the command of own does not read epochs, seed (fine for tables and filters)\n"
+
+
 def test_a_misspelt_key_of_a_job_is_a_fault_too(layout: Layout) -> None:
     params = {"model.vocab_size": 256, "restor": "default/default/base/best", "label": 1}
     entry = Entry(job_id="a", method="x", job="gpt/train/pretrain", params=params)

@@ -141,7 +141,10 @@ def test_a_changed_template_is_read_again(template: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("x = 1\n", "has no PARAMS = {...} at module level"),
+        (
+            "x = 1\n",
+            "has no PARAMS = {...} at module level: write one with the parameters and their defaults, or give the",
+        ),
         ("def f():\n    PARAMS = {}\n", "has no PARAMS = {...} at module level"),
         ("PARAMS = {}\nx = 1\nPARAMS = {}\n", "assigns PARAMS 2 times, in lines 1 and 3"),
         ("PARAMS = {}\nPARAMS |= {}\n", "assigns PARAMS 2 times"),

@@ -173,7 +173,7 @@ class Workspace:
         where: Where = (),
         user: Users = (),
     ) -> Metrics:
-        """The metrics that jobs have recorded in `metrics.jsonl`, one series per job and metric.
+        """The metrics of jobs (`metrics.jsonl`, or the file that their method names), one series per job and metric.
 
         The list has `to_pandas()` and `to_polars()`: long frames with a row per value. `jobs` are ids and globs (none:
         all), `names` are metrics or globs of them. Of attempts that recorded the same step the last one counts; what an
@@ -393,7 +393,7 @@ class Workspace:
         A running job that is named exactly is stopped first. Globs and `where` without `states` select failed,
         abandoned and held jobs only. `changed` selects jobs that ran with other parameters than the manifest has now,
         or began before what they need was done again, including done ones. `no_result` selects done jobs whose results
-        were there and are lost. `downstream` adds all done and failed jobs that need the selected ones, directly or
+        are lost, or not where their methods say. `downstream` adds all done and failed jobs that need the selected ones, directly or
         through others. Jobs that cannot be changed are in the result's `refused`, with the reason.
         """
         which: dict[str, Any] = {"changed": changed, "no_result": no_result, "downstream": downstream}

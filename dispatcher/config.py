@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.base import devices, files, values
+from dispatcher.base import devices, files, outputs, values
 from dispatcher.base.running_limits import RunningLimit, parse_limits, parse_max_running
 from dispatcher.base.values import BadValueError, shown, shown_at
 from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
@@ -71,11 +71,11 @@ class GpuIdle(msgspec.Struct, frozen=True):
 class Method(msgspec.Struct, frozen=True, kw_only=True):
     """How the jobs of one method are started, unless an entry overrides it.
 
-    `command` has placeholders: `{script}` is the rendered training script, `{python}` the interpreter, any other
-    `{key}` a value of the entry. `setup` are shell lines that run before the command in the same shell. `python` is an
-    interpreter, or the directory of a virtual or conda environment; None: the one that runs the dispatcher, or the one
-    that `setup` puts first on PATH. `gpus` None: unset. `gpu_memory_mib` is what a job takes of
-    its GPU, None: all of it, or its share. `backoff_s` is the pause before the first retry; it doubles
+    `command` has placeholders: `{script}` is the rendered training script, `{python}` the interpreter, `{attempt_dir}`
+    the attempt's directory, any other `{key}` a value of the entry. `setup` are shell lines that run before the command
+    in the same shell. `python` is an interpreter, or the directory of a virtual or conda environment; None: the one
+    that runs the dispatcher, or the one that `setup` puts first on PATH. `gpus` None: unset. `gpu_memory_mib` is what a
+    job takes of its GPU, None: all of it, or its share. `backoff_s` is the pause before the first retry; it doubles
     with each further one. `on_lost` and `on_preempted`: `requeue`, or `fail` like any other failure.
 
     `container` is what the command runs in, None: the host's, if it has one. `queue_limit_s` is for how long an attempt
@@ -86,7 +86,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     `snapshot`: attempts run a copy of the code as it was when the job was queued. `max_running`: so many attempts of
     the method may be in flight at once, in all pods together; None: any number. `max_fails`: once so many of its jobs
     have failed, the method is paused; None: for no number. `pause_after`: once so many of its jobs have failed
-    alike, what these have in common is paused (see pod/breaker.py); None: never.
+    alike, what these have in common is paused (see pod/breaker.py); None: never. `result` and `metrics` are the files
+    in which its script leaves them itself; None: it reports them, or has none.
     """
 
     name: str
@@ -115,6 +116,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     max_running: int | None = None
     max_fails: int | None = None
     pause_after: int | None = 5
+    result: outputs.ResultFile | None = None
+    metrics: outputs.MetricsTable | None = None
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -278,6 +281,8 @@ _METHOD_KEYS: Final[_Fields] = {
     "max_running": ("max_running", parse_max_running),
     "max_fails": ("max_fails", _parse_max_fails),
     "pause_after": ("pause_after", _parse_pause_after),
+    "result": ("result", outputs.parse_result),
+    "metrics": ("metrics", outputs.parse_metrics),
 }
 # Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
 _HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")

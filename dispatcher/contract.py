@@ -42,6 +42,7 @@ __all__ = [
     "LOG_FILE",
     "METRICS_FILE",
     "NODE_FILE",
+    "OUTPUTS_FILE",
     "PASSWORD_FILE",
     "POD",
     "PROGRESS_FILE",
@@ -105,6 +106,8 @@ METRICS_FILE: Final = "metrics.jsonl"
 CHECKPOINT_FILE: Final = "checkpoint.json"
 RESULT_FILE: Final = "result.json"
 EXIT_FILE: Final = "exit.json"
+# In which files of its own the script leaves its result and metrics (base/outputs.py); only where its method says so.
+OUTPUTS_FILE: Final = "script-outputs.json"
 # When `dispatcher clean` removed the log and everything else that is not a record of the attempt, and how much.
 CLEANED_FILE: Final = "cleaned.json"
 ALIVE_FILE: Final = "alive"

@@ -5,5 +5,6 @@ the filesystem under a path. host: this host, its boot and its processes. values
 and dispatcher.yaml. devices: which GPUs a process sees. running_limits: those of `max_running`. yaml_text: YAML.
 messages: counts and lists of faults. lazy: names imported on first use. libraries: what to install where a library is
 missing. times: times and durations for people. secrets: files that only their owner can read. temporary: temporary
-directories. These modules import only each other, errors and contract.
+directories. outputs: results and metrics that scripts leave in files of their own. These modules import only each
+other, errors and contract.
 """

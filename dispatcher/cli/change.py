@@ -61,7 +61,7 @@ _asked: Final = one_argument("asked", Asked, (jobs_argument, state_option, where
     help="Select jobs that ran with other parameters than the manifest has now, or before what they need was done "
     "again.",
 )  # fmt: skip
-@click.option("--no-result", is_flag=True, help="Select done jobs whose results were there and are lost.")
+@click.option("--no-result", is_flag=True, help="Select done jobs whose results are lost, or not where their method says.")
 @click.option(
     "--downstream", is_flag=True,
     help="Also all done and failed jobs that need the selected ones, directly or through others.",
@@ -225,7 +225,7 @@ def _request(state: State, verb: str, asked: Asked, **which: Any) -> int:
         click.echo(f"nothing to {verb}{_already(plan)}")
     else:
         none = _NONE_CHANGED if which.get("changed") else "no job matches"
-        none = "no done job has lost its result" if which.get("no_result") else none
+        none = "every done job has the result that it should have" if which.get("no_result") else none
         click.echo(f"nothing to {verb}: {none}")
     if plan.unknown:
         note(

@@ -72,7 +72,7 @@ def _read_values(context: click.Context, param: click.Parameter, values: tuple[s
 )  # fmt: skip
 @click.option(
     "--curves", metavar="METRIC",
-    help="With --plot: this metric of metrics.jsonl over the steps, mean and std over the jobs of each group.",
+    help="With --plot: this metric over the steps, mean and std over the jobs of each group.",
 )  # fmt: skip
 @where_option
 @state_option
@@ -209,6 +209,9 @@ def _tell(results: Results) -> None:
         needed = "what its job needs" if len(results.older) == 1 else "what their jobs need"
         older = f"{counted(len(results.older), 'result')} from before {needed} was done again"
         note(f"{older}: {first_names(results.older)}. {RUN_AGAIN}")
+    if results.lacking:
+        jobs = [f"{job}: {why}" for job, why in results.lacking.items()]
+        note(indented(f"{counted(len(jobs), 'job')} done without a result, or not with all of it:", jobs, _NAMED))
     if results.failed:
         note(
             f"{counted(len(results.failed), 'job')} left out that wrote a result, but failed: "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from dispatcher.base import files
@@ -159,18 +160,29 @@ def attempts(context: Context) -> Findings:
 
 
 def results(context: Context) -> Findings:
-    """Results of done jobs that were on the disk when that was recorded, and are lost."""
+    """Results of done jobs that are lost, and those that their scripts have not left where their methods say."""
     store = Store(context.layout, by="doctor")
     store.refresh(to_the_end=True)
-    done = store.records.by_state().jobs((State.DONE,))
-    lost = [what for job in done if (what := lost_result(context.layout, job, store.records[job]))]
+    done = {job: store.records[job] for job in store.records.by_state().jobs((State.DONE,))}
+    lost = [what for job, record in done.items() if (what := lost_result(context.layout, job, record))]
+    lacking = [f"{job}: {record.result_lacks}" for job, record in done.items() if record.result_lacks]
     if lost:
-        more = f"; and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
-        what = f"{counted(len(lost), 'result')} lost of {counted(len(done), 'done job')}: {'; '.join(lost[:_SHOWN])}"
         cure = "take them from a backup, or run the jobs again: `dispatcher requeue --no-result`"
-        yield Finding("results", WRONG, f"{what}{more}", cure)
-    else:
-        yield Finding("results", OK, "those of done jobs are there, as far as they were there once")
+        yield Finding("results", WRONG, f"{counted(len(lost), 'result')} of done jobs lost: {_listed(lost)}", cure)
+    if lacking:
+        cure = (
+            "correct `result` of the method in dispatcher.yaml, or what the script writes; then "
+            "`dispatcher requeue --no-result`"
+        )
+        what = f"{counted(len(lacking), 'job')} done without all of the result: {_listed(lacking)}"
+        yield Finding("results", WARNING, what, cure)
+    if not lost and not lacking:
+        yield Finding("results", OK, "none is known to be missing")
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return f"{'; '.join(texts[:_SHOWN])}{more}"
 
 
 def _lost_cure(others: list[str]) -> str:

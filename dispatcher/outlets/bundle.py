@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from dispatcher import contract
-from dispatcher.base import devices, files
+from dispatcher.base import devices, files, outputs
 from dispatcher.base.values import memory_text
 from dispatcher.config import PYTHON_PLACES, Config, Method, interpreter, own_programs
 from dispatcher.matrix.entry import Entry
@@ -24,7 +24,7 @@ from dispatcher.outlets.node.script import Facts, GpuWatch, NodeJob, private_fil
 from dispatcher.outlets.node.setup import NodeSetup, code_file
 from dispatcher.outlets.origin import origin_of
 from dispatcher.outlets.wrapper import DID_NOT_BEGIN, DOES_NOT_KNOW, watch_interval_s
-from dispatcher.templates.command import command_line, uses_script
+from dispatcher.templates.command import command_line, outputs_of, uses_script
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.templates.render import render_bootstrap
 from dispatcher.templates.training import encode_script, render_training
@@ -49,7 +49,10 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
         contents[contract.BOOTSTRAP_FILE] = _bootstrap(assigned, site)
         command = [python, os.fspath(paths.directory / contract.BOOTSTRAP_FILE)]
     else:
-        command = command_line(method, entry, script, python)
+        command = command_line(method, entry, script, python, paths.directory)
+    if method.result is not None or method.metrics is not None:
+        left = msgspec.structs.replace(outputs_of(method, entry), is_elsewhere=not site.is_shared)
+        contents[contract.OUTPUTS_FILE] = outputs.encode(left)
     if code is not None and site.is_shared:
         contents[contract.CODE_FILE] = code_file(code.digest, code.commit_text, code.path)
     environment = _environment(config, assigned, method, site)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher import contract
-from dispatcher.base import files
+from dispatcher.base import files, outputs
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.outlets.base import CANNOT_START, Ended, Unknown
@@ -103,13 +103,10 @@ def read_exit(directory: Path) -> Ended | Unknown:
         ended = _ended(json.loads(text)) if text.endswith("\n") else Ended(None)
     except (ValueError, KeyError, TypeError, AttributeError):
         return Ended(None, "unreadable exit status")
-    return _judged(ended, directory) if ended.exit_code in (contract.EXIT_DONE, contract.EXIT_COMPLETE) else ended
-
-
-def _judged(ended: Ended, directory: Path) -> Ended:
-    """The end of an attempt that left in good order, and whether the job is complete."""
-    ended = msgspec.structs.replace(ended, has_result=_has_result(directory))
-    if ended.exit_code == contract.EXIT_COMPLETE or ended.has_result:
+    was_told = ended.exit_reason or ended.told_by_signal
+    if ended.exit_code == contract.EXIT_COMPLETE or (
+        ended.exit_code == contract.EXIT_DONE and was_told and (has_result(directory) or outputs.has_result(directory))
+    ):
         return msgspec.structs.replace(ended, exit_reason="", told_by_signal="")
     return ended
 
@@ -125,12 +122,27 @@ def _ended(status: dict[str, Any]) -> Ended:
     return Ended(code, reason, ended_at, told_by_signal=told_by, worker=worker, begun_s=begun_s)
 
 
-def _has_result(directory: Path) -> bool:
+def has_result(directory: Path) -> bool:
+    """Whether an attempt has left a `result.json` that is not empty."""
     try:
         found = os.stat(directory / contract.RESULT_FILE)
     except OSError:
         return False
     return stat.S_ISREG(found.st_mode) and found.st_size > 0
+
+
+def sync_end(directory: Path) -> None:
+    """Put what the end of an attempt tells of on the disk, the script's own files first. Raises OSError."""
+    try:
+        names = outputs.read_outputs(directory).names
+    except OSError as error:
+        if files.is_passing(error):
+            raise
+        names = []
+    for path in (directory / name for name in names):
+        if path.parent.is_dir():
+            files.sync_files(path.parent, [path.name])
+    files.sync_files(directory, END_FILES)
 
 
 def did_not_begin(why: str) -> Ended:

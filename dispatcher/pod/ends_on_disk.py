@@ -1,7 +1,8 @@
 """Puts the files of attempts that have ended on the disk before their ends are recorded, in a thread beside the loop.
 
 The journal is synced with every transaction. What a job has written is not: after a power cut `done` would stand for a
-result that is empty.
+result that is empty. The result of an attempt that is done, where its script leaves that in a file of its own, is
+copied into `result.json` first.
 """
 
 from __future__ import annotations
@@ -12,19 +13,29 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
-from dispatcher.base import files
+import msgspec
+
+from dispatcher.base import files, outputs
 from dispatcher.base.messages import counted
 from dispatcher.errors import StorageError
-from dispatcher.outlets.base import Key
-from dispatcher.outlets.wrapper import END_FILES
+from dispatcher.outlets.base import Ended, Key
+from dispatcher.outlets.wrapper import has_result, sync_end
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
+from dispatcher.run_state.states import RESULT_LACKS
 from dispatcher.workspace import Layout
 
 # After a file that could not be written to the disk.
 _TRY_AGAIN_S: Final = 2.0
+
+
+class _Kept(NamedTuple):
+    """What is on the disk of an attempt: whether it has a result, and what that lacks."""
+
+    has_result: bool
+    lacking: str
 
 
 class EndsOnDisk:
@@ -33,31 +44,37 @@ class EndsOnDisk:
     def __init__(self, layout: Layout, log: Callable[[str], None]) -> None:
         self._layout = layout
         self._log = log
-        # By attempt: when it is tried, infinity while it is under way; those that are on the disk.
+        # By attempt: when it is tried, infinity while it is under way; what is on the disk.
         self._due_s: dict[Key, float] = {}
-        self._there: set[Key] = set()
+        self._there: dict[Key, _Kept] = {}
         self._problems: dict[Key, str] = {}
         self._found: dict[Key, Found] = {}
-        self._asked: queue.SimpleQueue[Key | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[tuple[Key, str]] = queue.SimpleQueue()
+        # With whether the attempt is done.
+        self._asked: queue.SimpleQueue[tuple[Key, bool] | None] = queue.SimpleQueue()
+        # Why it could not be put there, or what is on the disk.
+        self._answers: queue.SimpleQueue[tuple[Key, str | _Kept]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._wake_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def own(self, ended: Iterable[RunningAttempt]) -> list[RunningAttempt]:
         """Those of the pod's own attempts whose ends can be recorded; never waits."""
         self._take_in()
-        return [one for one in ended if self._is_ready(one)]
+        ready = [one for one in ended if self._is_ready(one)]
+        for one in ready:
+            one.ended = self._told(one.key, one.ended)
+        return ready
 
     def found(self, found: Iterable[Found] = ()) -> list[Found]:
         """Of what is news of other pods' attempts, also of earlier calls: what can be recorded; never waits."""
         self._take_in()
         self._found |= {one.key: one for one in found}
-        return [one for one in self._found.values() if self._is_ready(one)]
+        ready = [one for one in self._found.values() if self._is_ready(one)]
+        return [msgspec.structs.replace(one, ended=self._told(one.key, one.ended)) for one in ready]
 
     def commit(self, own: Iterable[RunningAttempt], found: Iterable[Found]) -> None:
         """These have been recorded."""
         for key in (*(one.key for one in own), *(one.key for one in found)):
-            self._there.discard(key)
+            self._there.pop(key, None)
             self._found.pop(key, None)
 
     @property
@@ -105,11 +122,19 @@ class EndsOnDisk:
             return True
         if self._due_s.setdefault(key, 0.0) <= time.monotonic():
             self._due_s[key] = float("inf")
-            self._ask(key)
+            self._ask(key, one.ended.is_done)
             self._take_in()
         return key in self._there
 
-    def _ask(self, key: Key) -> None:
+    def _told(self, key: Key, ended: Ended | None) -> Ended | None:
+        """The end, with what has become of its result."""
+        kept = self._there.get(key)
+        if ended is None or kept is None or not ended.is_done:
+            return ended
+        error = f"{RESULT_LACKS}{kept.lacking}" if kept.lacking else ended.error
+        return msgspec.structs.replace(ended, has_result=kept.has_result, error=error)
+
+    def _ask(self, key: Key, is_done: bool) -> None:
         if self._thread is None:
             # It does not keep the pod from ending.
             thread = threading.Thread(target=self._run, name="putting ends on the disk", daemon=True)
@@ -117,25 +142,29 @@ class EndsOnDisk:
                 thread.start()
             except RuntimeError:
                 # This user may have no more processes: the pod goes on without a thread.
-                self._answers.put((key, self._sync(key)))
+                self._answers.put((key, self._sync(key, is_done)))
                 return
             self._thread = thread
-        self._asked.put(key)
+        self._asked.put((key, is_done))
 
     def _run(self) -> None:
-        while (key := self._asked.get()) is not None:
-            self._answers.put((key, self._sync(key)))
+        while (asked := self._asked.get()) is not None:
+            self._answers.put((asked[0], self._sync(*asked)))
             os.write(self._write_fd, b"\n")
 
-    def _sync(self, key: Key) -> str:
-        """Why the files of an attempt could not be put on the disk; empty when they were."""
+    def _sync(self, key: Key, is_done: bool) -> str | _Kept:
+        """Why the files of an attempt could not be put on the disk, or what of them is there."""
         directory = self._layout.attempt(key.job_id, key.number).directory
+        lacking = ""
         try:
             with files.storing("syncing the files in", directory):
-                files.sync_files(directory, END_FILES)
+                # A job that removes its own directory is done all the same.
+                if is_done and directory.is_dir():
+                    lacking = outputs.collect_result(directory)
+                sync_end(directory)
         except StorageError as error:
             return str(error)
-        return ""
+        return _Kept(has_result(directory), lacking)
 
     def _take_in(self) -> None:
         if not self._due_s:
@@ -143,13 +172,13 @@ class EndsOnDisk:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_fd, 65536)
         while not self._answers.empty():
-            key, problem = self._answers.get()
-            if not problem:
+            key, answer = self._answers.get()
+            if isinstance(answer, _Kept):
                 del self._due_s[key]
                 self._problems.pop(key, None)
-                self._there.add(key)
+                self._there[key] = answer
                 continue
             self._due_s[key] = time.monotonic() + _TRY_AGAIN_S
             if not self._problems:
-                self._log(f"warning: {key}: its end is not recorded yet: {problem}; trying again")
-            self._problems[key] = problem
+                self._log(f"warning: {key}: its end is not recorded yet: {answer}; trying again")
+            self._problems[key] = answer

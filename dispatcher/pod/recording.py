@@ -144,7 +144,7 @@ class Recorder:
         self.failures += event is Event.FAILED
         state = str(change.state)
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
-        if ended.error and not ended.is_done:
+        if ended.error:
             detail += f": {ended.error}"
         if event is Event.STOPPED and ended.exit_reason in (LOST, PREEMPTED):
             # That it has left as a preempted one does, or that nobody saw it end, is no news where it was to end.

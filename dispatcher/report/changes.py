@@ -82,8 +82,8 @@ def plan(
     """The jobs for which `state` is requested. Raises UsageError for an unknown name, state or key.
 
     `changed`: only jobs that ran with other parameters than the manifest has now, or began before what they need was
-    done again. `no_result`: only done jobs whose results are lost. `downstream`: also the jobs that need the selected
-    ones, directly or through others, if they have ended.
+    done again. `no_result`: only done jobs whose results are lost, or not where their methods say. `downstream`: also the
+    jobs that need the selected ones, directly or through others, if they have ended.
     """
     wanted = parse_states(states)
     chosen = select(snapshot, names, wanted, where)
@@ -91,7 +91,7 @@ def plan(
     if changed:
         chosen = [job for job in chosen if snapshot.differs(job) or job in snapshot.newer_inputs]
     if no_result:
-        chosen = [job for job in chosen if snapshot.lost_result(job)]
+        chosen = [job for job in chosen if snapshot.lost_result(job) or snapshot.records[job].result_lacks]
     exact = {name for name in names if not is_glob(name)}
     meant = wanted or (BY_GLOB[state] | {State.DONE} if changed or no_result else BY_GLOB[state])
     records = {job: snapshot.records[job] for job in chosen}

@@ -1,4 +1,5 @@
-"""Reads the metrics of jobs: `metrics.jsonl` of their attempts (runtime/metrics.py has the form of a line).
+"""Reads the metrics of jobs: `metrics.jsonl` of their attempts (runtime/metrics.py has the form of a line), or the file
+that their method names (base/outputs.py).
 
 An attempt that resumes from a step begins with a copy of the lines up to it, and what an earlier attempt recorded
 beyond that step was never continued. So a later attempt counts from its first step on, and an earlier one only for
@@ -19,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.base import files
+from dispatcher import contract
+from dispatcher.base import files, outputs
 from dispatcher.base.messages import bytes_text, counted
 from dispatcher.errors import UsageError, nearest
 from dispatcher.report.attempts import MISSING
@@ -35,6 +37,8 @@ _MOST_NAMES: Final = 10_000
 # The longest line, too.
 BLOCK: Final = 1 << 20
 NOT_METRICS: Final = frozenset({"step", "wall_s"})
+# Of a file of which only the last line is wanted, from its begin and from its end.
+_LAST_BYTES: Final = 64 << 10
 # So many files are named when no job has a metric.
 _FAULTS: Final = 3
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, None: math.nan}
@@ -138,11 +142,10 @@ def _of_job(layout: Layout, job: str, last: int, wants: Callable[[str], bool], m
     parts: list[dict[str, Series]] = []
     first_step = math.inf
     for number in range(last, 0, -1):
-        path = layout.attempt(job, number).metrics
-        if parts and not _begins_before(path, first_step):
+        file = MetricsFile(layout.attempt(job, number).directory)
+        if parts and not file.begins_before(first_step):
             continue
         part = _Part(job, number, wants, first_step)
-        file = MetricsFile(path)
         for lines in file.blocks():
             part.add(lines)
         file.tell(metrics, part.left_out)
@@ -196,14 +199,86 @@ class _Part:
             series.add(step, math.nan if wall_s is None else wall_s, value, self._attempt)
 
 
+class LineParser:
+    """Parses the complete lines of a metrics file, in their order.
+
+    `table` is the file that a method names, None for `metrics.jsonl`.
+    """
+
+    def __init__(self, table: outputs.MetricsTable | None) -> None:
+        self.is_named = table is not None
+        self._rows = outputs.Table() if table is not None and table.path.endswith(".csv") else None
+        self._step = (table and table.step) or "step"
+        # Whether lines without steps are counted: that is as the first line is.
+        self._counts = None if table is not None and not table.step else False
+        self._count = 0
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether lines say their steps themselves, so that those before them need not be read."""
+        return self._counts is False
+
+    def parse(self, data: bytes) -> list[dict[str, Any] | None]:
+        """The lines, each with a `step`; None for one that is damaged."""
+        lines = self._json_lines(data) if self._rows is None else self._rows.rows(data)
+        return [None if line is None else self._with_step(line) for line in lines]
+
+    def _json_lines(self, data: bytes) -> list[Any]:
+        try:
+            return _DECODER.decode_lines(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return [parse_line(raw) for raw in data.split(b"\n")[:-1]]
+
+    def _with_step(self, line: dict[str, Any]) -> dict[str, Any] | None:
+        self._count += 1
+        if self._counts is None:
+            self._counts = self._step not in line
+        step = self._count if self._counts else line.get(self._step)
+        if not is_step(step):
+            return None
+        if self._counts or self._step != "step":
+            line = {name: value for name, value in line.items() if name != self._step} | {"step": step}
+        return line
+
+
+def metrics_source(directory: Path) -> tuple[Path, LineParser]:
+    """The file with an attempt's metrics, and a parser of its lines from the first one on."""
+    try:
+        table = outputs.read_outputs(directory).metrics
+    except OSError:
+        table = None
+    return directory / (table.path if table is not None else contract.METRICS_FILE), LineParser(table)
+
+
+def last_line(directory: Path) -> dict[str, Any] | None:
+    """The last line of the metrics file that an attempt's method names; None where it names none, or it has none."""
+    try:
+        table = outputs.read_outputs(directory).metrics
+        if table is None:
+            return None
+        with open(directory / table.path, "rb", buffering=0, opener=files.open_at_once) as file:
+            parser = LineParser(table)
+            begin = file.read(_LAST_BYTES)
+            parsed = parser.parse(begin[: begin.rfind(b"\n") + 1])
+            size = os.fstat(file.fileno()).st_size
+            if size > len(begin):
+                file.seek(size - _LAST_BYTES)
+                end = file.read(_LAST_BYTES)
+                parsed = parser.parse(end[end.find(b"\n") + 1 : end.rfind(b"\n") + 1]) if parser.has_steps else []
+    except OSError:
+        return None
+    return next((line for line in reversed(parsed) if line is not None), None)
+
+
 class MetricsFile:
-    """Reads a metrics file block by block, so that it takes no memory.
+    """Reads the metrics file of an attempt block by block, so that it takes no memory.
 
     `damaged`: how many lines are no metrics, or longer than a block. `why`: why not all of it was read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.path, self._parser = metrics_source(directory)
         self.damaged = 0
         self.why = ""
 
@@ -216,6 +291,8 @@ class MetricsFile:
         except OSError as error:
             if error.errno not in MISSING:
                 self.why = f"cannot be read: {error.strerror}"
+            elif self._parser.is_named:
+                self.why = "there is no such file"
 
     def _complete(self, file: io.FileIO) -> Iterator[bytes]:
         rest, left = b"", MOST_BYTES
@@ -233,12 +310,19 @@ class MetricsFile:
         if size > MOST_BYTES:
             self.why = f"{bytes_text(size)} long, of which only the first {bytes_text(MOST_BYTES)} are read"
 
-    def _good(self, data: bytes) -> list[dict[str, Any]]:
+    def begins_before(self, step: float) -> bool:
+        """Whether the first line has an earlier step: else the later attempt has copied all of it that counts."""
+        _, parser = metrics_source(self._directory)
         try:
-            lines: list[Any] = _DECODER.decode_lines(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            lines = [parse_line(raw) for raw in data.split(b"\n")[:-1]]
-        good = [line for line in lines if line is not None and is_step(line.get("step"))]
+            with open(self.path, "rb", opener=files.open_at_once) as file:
+                first = parser.parse(file.readline(BLOCK)) or parser.parse(file.readline(BLOCK))
+        except OSError:
+            return False
+        return not first or first[0] is None or bool(first[0]["step"] < step)
+
+    def _good(self, data: bytes) -> list[dict[str, Any]]:
+        lines = self._parser.parse(data)
+        good = [line for line in lines if line is not None]
         self.damaged += len(lines) - len(good)
         return good
 
@@ -249,16 +333,6 @@ class MetricsFile:
         if self.why or left_out:
             many = f"more than {_MOST_NAMES:,} metrics, of which the others are left out" if left_out else ""
             metrics.incomplete[str(self.path)] = "; ".join(filter(None, (self.why, many)))
-
-
-def _begins_before(path: Path, step: float) -> bool:
-    """Whether the first line has an earlier step: else the later attempt has copied all of it that counts."""
-    try:
-        with open(path, "rb", opener=files.open_at_once) as file:
-            line = parse_line(file.readline(BLOCK))
-    except OSError:
-        return False
-    return line is None or not is_step(line.get("step")) or line["step"] < step
 
 
 def parse_line(raw: bytes) -> dict[str, Any] | None:
@@ -306,7 +380,7 @@ def _names(layout: Layout, attempts: Mapping[str, int]) -> list[str]:
     for job, last in attempts.items():
         for number in range(last, 0, -1):
             before = len(found)
-            for lines in MetricsFile(layout.attempt(job, number).metrics).blocks():
+            for lines in MetricsFile(layout.attempt(job, number).directory).blocks():
                 for line in lines:
                     found.update(dict.fromkeys(line.keys() - NOT_METRICS))
                 if len(found) > _MOST_NAMES:

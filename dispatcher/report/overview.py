@@ -35,6 +35,8 @@ from dispatcher.run_state.states import IN_FLIGHT, State
 Row = dict[str, Any]
 # A longer reason of a pause is shortened in notices.
 _LONG: Final = 60
+# So many of the jobs that were done last are asked whether they have their results.
+_LATEST: Final = 1_000
 
 # The columns of the tables of `dispatcher status`, keys of `shown_job`, as far as they are not empty; ALWAYS_SHOWN in
 # any case.
@@ -222,6 +224,7 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += _older(snapshot)
     if snapshot.lost_results:
         found.append(lost_text(snapshot.lost_results))
+    found += _without_result(snapshot)
     return found
 
 
@@ -255,6 +258,18 @@ def _older(snapshot: Snapshot) -> list[str]:
     return [
         f"{text} {began} was done again ({first_names(jobs)}): `dispatcher show {jobs[0]}` says what that is, "
         f"{RUN_AGAIN}"
+    ]
+
+
+def _without_result(snapshot: Snapshot) -> list[str]:
+    """Jobs whose scripts have not left the result that their methods name, or not all of it."""
+    jobs = [job for job in snapshot.latest(State.DONE, _LATEST) if snapshot.records[job].result_lacks]
+    if not jobs:
+        return []
+    return [
+        f"{counted(len(jobs), 'job')} done without a result, or not with all of it ({first_names(jobs)}): "
+        f"{snapshot.records[jobs[0]].result_lacks}; `dispatcher requeue --no-result` runs "
+        f"{'it' if len(jobs) == 1 else 'them'} again"
     ]
 
 

@@ -28,6 +28,7 @@ from dispatcher.report import attempts
 from dispatcher.report.inputs import NewerInputs
 from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
+from dispatcher.report.metrics import NOT_METRICS, last_line, number_of
 from dispatcher.report.ran import RanWith
 from dispatcher.report.refusals import open_refusals
 from dispatcher.report.silence import silent_for_s
@@ -199,7 +200,8 @@ class SnapshotReader:
         found = {}
         for job, record in in_flight.items():
             if record.attempt:
-                progress = parse_progress(attempts.read_small(self._layout.attempt(job, record.attempt).progress))
+                paths = self._layout.attempt(job, record.attempt)
+                progress = parse_progress(attempts.read_small(paths.progress)) or _last_metrics(paths.directory)
                 if progress is not None:
                     found[job] = progress
         return found
@@ -329,6 +331,15 @@ def _changed_at_s(path: Path) -> float | None:
         return path.stat().st_mtime
     except OSError:
         return None
+
+
+def _last_metrics(directory: Path) -> Progress | None:
+    """The progress of a script that reports none, but logs metrics where its method says."""
+    line = last_line(directory)
+    if line is None:
+        return None
+    numbers = {name: number_of(value) for name, value in line.items() if name not in NOT_METRICS}
+    return Progress(line["step"], metrics={name: value for name, value in numbers.items() if value is not None})
 
 
 def _size(path: Path) -> int | None:

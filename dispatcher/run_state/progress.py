@@ -16,20 +16,22 @@ from dispatcher.run_state.states import IN_FLIGHT, Record
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The content of `progress.json`: `step` of `of`, and metrics.
+    """The content of `progress.json`: `step` of `of` (None: unknown), and metrics.
 
     `longest_gap_s` is the longest time that has passed before a report, since the one before or the attempt's start.
     """
 
     step: float
-    of: float
+    of: float | None = None
     metrics: Mapping[str, Any] = {}
     longest_gap_s: float | None = None
 
     @property
     def share(self) -> float | None:
         """The fraction that is done, 0 to 1; None when the numbers make no sense."""
-        if not (math.isfinite(self.step) and math.isfinite(self.of)) or self.of <= 0 or self.step < 0:
+        if self.of is None or not (math.isfinite(self.step) and math.isfinite(self.of)):
+            return None
+        if self.of <= 0 or self.step < 0:
             return None
         return min(1.0, self.step / self.of)
 
@@ -63,14 +65,16 @@ def elapsed_s(record: Record, now_s: float) -> float | None:
 
 def remaining_s(elapsed: float | None, progress: Progress | None) -> float | None:
     """Estimated seconds to go, elapsed * (of - step) / step; None when unknown."""
-    if elapsed is None or progress is None or progress.share is None or progress.step <= 0:
+    if elapsed is None or progress is None or progress.of is None or progress.share is None or progress.step <= 0:
         return None
     return elapsed * max(0.0, progress.of - progress.step) / progress.step
 
 
 def progress_text(progress: Progress | None) -> str:
-    """`12% 120/1000`, empty when the job reports nothing."""
+    """`12% 120/1000`, `step 120` of an unknown number, empty when the job reports nothing."""
     if progress is None:
         return ""
+    if progress.of is None:
+        return f"step {progress.step:g}"
     counted = f"{progress.step:g}/{progress.of:g}"
     return counted if progress.share is None else f"{progress.share:.0%} {counted}"

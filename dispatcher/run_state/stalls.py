@@ -1,10 +1,11 @@
 """Running jobs that have reported nothing for longer than usual.
 
-A job's silence is the time since it last replaced `progress.json`, or since its wrapper began to run it. It is stalled
-when it has been silent for longer than `stall_after` of its method or of dispatcher.yaml. Without that setting, longer
-than three times the longest silence that attempts of its method have ended with a report, and at least five minutes:
-of the attempts that run, and of those that were done last. `report_progress` writes that longest silence into
-`progress.json`. Where no attempt of a method tells one, nothing is said.
+A job's silence is the time since it last replaced `progress.json`, or else since its wrapper began to run it or its
+script last wrote the metrics that its method names. It is stalled when it has been silent for longer than `stall_after`
+of its method or of dispatcher.yaml. Without that setting, longer than three times the longest silence that attempts of
+its method have ended with a report, and at least five minutes: of the attempts that run, and of those that were done
+last. `report_progress` writes that longest silence into `progress.json`. Where no attempt of a method tells one,
+nothing is said.
 
 Only to be shown and told.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from dispatcher.base import files
+from dispatcher.base.outputs import read_outputs
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.run_state.progress import Progress, parse_progress
@@ -94,9 +96,12 @@ class Stalls:
         paths = self._layout.attempt(job, jobs.records[job].attempt)
         for path in (paths.progress, paths.taken):
             try:
-                return max(0.0, jobs.now_s - os.stat(path).st_mtime)
+                told_s = os.stat(path).st_mtime
             except OSError:
                 continue
+            if path == paths.taken:
+                told_s = max(told_s, _logged_s(paths.directory))
+            return max(0.0, jobs.now_s - told_s)
         return None
 
     def _longest_gap_s(self, jobs: Jobs, method: str) -> float | None:
@@ -112,6 +117,15 @@ class Stalls:
             progress = read_progress(self._layout.attempt(job, attempt).progress)
             self._ended[key] = None if progress is None else progress.longest_gap_s
         return self._ended[key]
+
+
+def _logged_s(directory: Path) -> float:
+    """When the script has last logged metrics where its method says; 0 where that is not known."""
+    try:
+        table = read_outputs(directory).metrics
+        return 0.0 if table is None else os.stat(directory / table.path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def read_progress(path: Path) -> Progress | None:

@@ -57,6 +57,8 @@ MARKABLE = (State.DONE, State.FAILED)
 BY_HAND = "set by hand"
 # The reason of a job that is done although its last attempt was stopped: an adaptive sweep had seen enough of it.
 PRUNED = "pruned"
+# How the error of a job begins that is done, and whose script has not left its result where its method says.
+RESULT_LACKS = "result: "
 # Words of the commands (cancel, pause) that people also write as a state.
 _MEANT = {"cancel": State.ABANDONED, "canceled": State.ABANDONED, "cancelled": State.ABANDONED, "paused": State.HELD}
 
@@ -148,6 +150,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def gpu_indices(self) -> tuple[int, ...]:
         """The GPUs of the attempt; none for a CPU slot."""
         return self.gpu if isinstance(self.gpu, tuple) else () if self.gpu is None else (self.gpu,)
+
+    @property
+    def result_lacks(self) -> str:
+        """What of the result of a job that is done its script has not left where its method says; empty: nothing."""
+        is_own = self.state is State.DONE and self.error is not None and self.error.startswith(RESULT_LACKS)
+        return self.error or "" if is_own else ""
 
     def fields(self) -> dict[str, Any]:
         """The record as a flat dict of JSON values in the order of a status line: without defaults, `rev` last."""

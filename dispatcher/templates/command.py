@@ -2,9 +2,9 @@
 
 A command given as text is split like a shell line, and then placeholders are filled. No shell reads the result, so
 syntax that needs a shell is refused. `{key}` is a value of the entry, `{script}` the rendered training script,
-`{python}` the method's interpreter; a method with its own interpreter also uses it for a first word `python` or
-`python3`. `{{key}}` is the literal text `{key}`; braces around anything other than a key or a plain word are kept, so
-JSON and awk programs need no escaping.
+`{python}` the method's interpreter, `{attempt_dir}` the attempt's directory; a method with its own interpreter also
+uses it for a first word `python` or `python3`. `{{key}}` is the literal text `{key}`; braces around anything other than
+a key or a plain word are kept, so JSON and awk programs need no escaping.
 
 `{key?text}` is optional: the text, in which `{key}` may stand, where the entry has a value for the key, and nothing
 where it has none: no such key, null, false or empty text. `{key?}` is short for `{key?{key}}`. A word of which nothing
@@ -21,7 +21,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from dispatcher.base.values import shown, text_of
+from dispatcher.base.outputs import ATTEMPT_DIR, Outputs, filled
+from dispatcher.base.values import BadValueError, shown, text_of
 from dispatcher.config import Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
@@ -36,7 +37,7 @@ _WORD = re.compile(_KEY)
 _NO_VALUE: Final = ("", "false", "null", "none")
 
 _PYTHONS: Final = ("python", "python3")
-OWN_PLACEHOLDERS: Final = ("script", "python")
+OWN_PLACEHOLDERS: Final = ("script", "python", ATTEMPT_DIR.strip("{}"))
 
 # The command of an entry with `job`. Without -P any file in the workspace's root could shadow a library.
 _RUN_JOB: Final = ("{python}", "-P", "-m", "dispatcher.runtime", "attempt")
@@ -49,15 +50,18 @@ _BY_FILE: Final = "write the text into a file, and give the command its path"
 _WAYS: Final = 'use `setup` or `python` under the method in dispatcher.yaml, or a list: ["bash", "-c", "..."]'
 
 
-def command_line(method: Method, entry: Entry, script: Path, python: str = "") -> list[str]:
+def command_line(
+    method: Method, entry: Entry, script: Path, python: str = "", directory: Path = Path("attempt")
+) -> list[str]:
     """The arguments that start `entry`; TemplateError names the entry and the word that cannot be filled.
 
     Text values are passed unchanged, all others as JSON (`true`, `0.5`, `[1, 2]`, `null`). `python` is the interpreter
-    where it is not the method's on this host.
+    where it is not the method's on this host, `directory` that of the attempt.
     """
     check_command(method, entry)
     python = python or os.fspath(interpreter(method.python))
-    known = {**entry.document(), "python": python, "script": os.fspath(script)}
+    own = zip(OWN_PLACEHOLDERS, (os.fspath(script), python, os.fspath(directory)), strict=True)
+    known = {**entry.document(), **dict(own)}
     filled = [_filled(word, known, entry) for word in _words(_command(method, entry))]
     if filled[0] is None:
         raise TemplateError(f"{entry.job_id}: the first word of the command is left out: a program cannot be optional")
@@ -65,6 +69,20 @@ def command_line(method: Method, entry: Entry, script: Path, python: str = "") -
     if method.python is not None and line[0] in _PYTHONS:
         line[0] = python
     return line
+
+
+def outputs_of(method: Method, entry: Entry) -> Outputs:
+    """The files in which the entry's script leaves its result and metrics, by paths in an attempt's directory.
+
+    TemplateError names the entry and the path that cannot be used.
+    """
+    known = entry.document()
+    try:
+        return filled(
+            Outputs(method.result, method.metrics), lambda path: _filled(path, known, entry, "a file's path") or ""
+        )
+    except BadValueError as error:
+        raise TemplateError(f"{entry.job_id}: `result` or `metrics` of method {method.name}: {error}") from None
 
 
 def too_long(method: Method, entry: Entry) -> str:
@@ -107,9 +125,15 @@ def unfilled(method: Method, entry: Entry) -> list[str]:
     return [key for key in sorted(keys) if _WORD.fullmatch(key) and key not in OWN_PLACEHOLDERS and not entry.has(key)]
 
 
+def unfilled_path(method: Method, entry: Entry) -> str:
+    """The first placeholder in the paths of the script's files for which the entry has no value; empty: none."""
+    needed, _ = _keys(_paths(method))
+    return next((key for key in sorted(needed) if _WORD.fullmatch(key) and not entry.has(key)), "")
+
+
 def placeholders(method: Method, entry: Entry) -> frozenset[str]:
-    """The keys of the placeholders in the entry's command."""
-    needed, optional = _keys(_command(method, entry))
+    """The keys of the placeholders in the entry's command, and in the paths of its script's files."""
+    needed, optional = _keys((*_words(_command(method, entry)), *_paths(method)))
     return needed | optional
 
 
@@ -130,6 +154,10 @@ def _command(method: Method, entry: Entry) -> str | tuple[str, ...]:
     return method.command if entry.job is None else _RUN_JOB
 
 
+def _paths(method: Method) -> tuple[str, ...]:
+    return tuple(Outputs(method.result, method.metrics).names)
+
+
 _shell_syntax = lru_cache(maxsize=1024)(shell_syntax)
 
 
@@ -147,11 +175,11 @@ def _keys(command: str | tuple[str, ...]) -> tuple[frozenset[str], frozenset[str
     return frozenset(match[4] for match in matches if match[4]), frozenset(optional)
 
 
-def _filled(word: str, known: Mapping[str, Any], entry: Entry) -> str | None:
+def _filled(word: str, known: Mapping[str, Any], entry: Entry, what: str = "the command's") -> str | None:
     """The word with its placeholders filled; None where it is left out."""
     if _UNFINISHED.search(word):
         raise TemplateError(
-            f"{entry.job_id}: the command's {shown(word)} lacks a }}: each word is optional by itself, as in "
+            f"{entry.job_id}: {what} {shown(word)} lacks a }}: each word is optional by itself, as in "
             "{name?--name} {name?}"
         )
     is_optional = False
@@ -172,7 +200,7 @@ def _filled(word: str, known: Mapping[str, Any], entry: Entry) -> str | None:
         if not _WORD.fullmatch(key):
             return match[0]
         raise TemplateError(
-            f"{entry.job_id}: the command's {shown(word)} has {match[0]}, which the entry does not have"
+            f"{entry.job_id}: {what} {shown(word)} has {match[0]}, which the entry does not have"
             f"{nearest(key, known)}; {braces_advice(key)}"
         )
 

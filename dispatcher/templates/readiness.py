@@ -18,7 +18,17 @@ from dispatcher.base import devices
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
-from dispatcher.templates.command import braces_advice, runs_python, shell_problem, too_long, unfilled, uses_script
+from dispatcher.templates.command import (
+    OWN_PLACEHOLDERS,
+    braces_advice,
+    outputs_of,
+    runs_python,
+    shell_problem,
+    too_long,
+    unfilled,
+    unfilled_path,
+    uses_script,
+)
 from dispatcher.templates.training import imported_packages, missing, parameters
 
 # A bound on memory, for entries that each have a command of their own.
@@ -75,11 +85,9 @@ class Readiness:
         problem = shell_problem(method, entry)
         if problem:
             return problem
-        lacking = unfilled(method, entry)
+        lacking = _lacking(method, entry)
         if lacking:
-            key = lacking[0]
-            near = nearest(key, entry.document())
-            return f"the command has {{{key}}}, which the entry does not have{near}; {braces_advice(key)}"
+            return lacking
         if not uses_script(method, entry):
             return ""
         template = self.template(method)
@@ -163,7 +171,30 @@ class Readiness:
 
 def fault_of_values(method: Method, entry: Entry) -> str:
     """Why no host could start this very entry, found without rendering it; empty when it can be started."""
-    return device_fault(method, entry) or too_long(method, entry)
+    return device_fault(method, entry) or too_long(method, entry) or _path_fault(method, entry)
+
+
+def _lacking(method: Method, entry: Entry) -> str:
+    """Which placeholder cannot be filled for the want of a key; empty when all can."""
+    for key in unfilled(method, entry)[:1]:
+        near = nearest(key, [*entry.document(), *OWN_PLACEHOLDERS])
+        return f"the command has {{{key}}}, which the entry does not have{near}; {braces_advice(key)}"
+    key = unfilled_path(method, entry)
+    if not key:
+        return ""
+    near = nearest(key, entry.document())
+    return f"`result` or `metrics` of method {method.name} has {{{key}}}, which the entry does not have{near}"
+
+
+def _path_fault(method: Method, entry: Entry) -> str:
+    """Why what a script leaves would not be in its attempt's directory, because of the entry's values."""
+    if method.result is None and method.metrics is None:
+        return ""
+    try:
+        outputs_of(method, entry)
+    except TemplateError as error:
+        return str(error).removeprefix(f"{entry.job_id}: ")
+    return ""
 
 
 def device_fault(method: Method, entry: Entry) -> str:

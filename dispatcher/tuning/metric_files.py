@@ -1,4 +1,4 @@
-"""Reads what the attempts of trials write into `metrics.jsonl`, each line once.
+"""Reads what the attempts of trials write into `metrics.jsonl`, or where their method says, each line once.
 
 Where there is no such file (the job writes none, or its host does not see the workspace), what `report_progress` has
 written last counts as a line.
@@ -17,11 +17,11 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.report.attempts import parse_object, read_small
-from dispatcher.report.metrics import BLOCK, MOST_BYTES, is_step, number_of, parse_line
+from dispatcher.report.metrics import BLOCK, MOST_BYTES, LineParser, is_step, metrics_source, number_of
 from dispatcher.workspace import Layout
 
-# runtime/metrics.py writes it; a job without the runtime may write the same lines.
-METRICS_FILE: Final = "metrics.jsonl"
+# Of which a file that was written anew begins otherwise.
+_BEGIN_BYTES: Final = 256
 
 
 class Reached(msgspec.Struct, frozen=True):
@@ -40,8 +40,10 @@ class _File(msgspec.Struct):
 
     attempt: int
     waiting: list[int]
+    parser: LineParser | None = None
     offset: int = 0
     inode: int = 0
+    begin: bytes = b""
     reached: dict[int, Reached] = {}
 
 
@@ -70,7 +72,7 @@ class MetricFiles:
             del self._files[job]
 
     def _new_lines(self, job: str, file: _File) -> Iterator[Mapping[str, Any]]:
-        path = self._layout.attempt(job, file.attempt).directory / METRICS_FILE
+        path, parser = metrics_source(self._layout.attempt(job, file.attempt).directory)
         try:
             if mount_of(self._layout.jobs_dir).is_network:
                 files.refresh_names(path.parent)
@@ -81,16 +83,19 @@ class MetricFiles:
             return
         try:
             found = os.fstat(fd)
-            if found.st_ino != file.inode or found.st_size < file.offset:
+            begin = files.read_fd(fd, 0, _BEGIN_BYTES)
+            is_other = found.st_ino != file.inode or found.st_size < file.offset or not begin.startswith(file.begin)
+            if file.parser is None or is_other:
                 # The file was begun, or replaced by the lines that an attempt has taken over.
-                file.inode, file.offset = found.st_ino, 0
+                file.inode, file.offset, file.parser = found.st_ino, 0, parser
+            file.begin = begin
             while file.offset < MOST_BYTES and (data := files.read_fd(fd, file.offset, BLOCK)):
                 # A line without its end is read again; one that is longer than a block is no metrics.
                 end = data.rfind(b"\n") + 1 or (len(data) if len(data) == BLOCK else 0)
                 if not end:
                     return
                 file.offset += end
-                yield from filter(None, map(parse_line, data[:end].splitlines()))
+                yield from filter(None, file.parser.parse(data[:end]))
         finally:
             os.close(fd)
 

@@ -129,7 +129,7 @@ def compare(
 
 def _unread_text(jobs: Sequence[str]) -> str:
     """That the metrics of these jobs are left out; a job's own page says why."""
-    return f"{counted(len(jobs), 'job')} whose metrics.jsonl is no plain file or cannot be read: {first_names(jobs)}"
+    return f"{counted(len(jobs), 'job')} whose metrics are in no plain file or cannot be read: {first_names(jobs)}"
 
 
 def _group(by: Sequence[str], values: tuple[Any, ...], jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The metrics of attempts, `metrics.jsonl`: read as far as they have grown, and given with as many points as pixels.
+"""The metrics of attempts: read as far as they have grown, and given with as many points as pixels.
 
 Of the points under one pixel the smallest and the largest value are given, so that a spike of one step stays visible.
 NaN and infinity are no points; where they were is told apart. For one thread.
@@ -16,20 +16,16 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from dispatcher.errors import StateError
-from dispatcher.report.metrics import BLOCK, MOST_BYTES, NOT_METRICS, is_step, number_of, parse_line
+from dispatcher.report.metrics import BLOCK, MOST_BYTES, NOT_METRICS, metrics_source, number_of
 from dispatcher.web.logs import open_log
 
-METRICS_FILE: Final = "metrics.jsonl"
 STEP: Final = "step"
 # So many files are kept as read, and so many points of all of them.
 _KEPT: Final = 256
 _KEPT_POINTS: Final = 20_000_000
 _MOST_NAMES: Final = 200
 _LONGEST_NAME: Final = 200
-_decode = msgspec.json.Decoder(dict[str, Any])
 
 
 class Series:
@@ -85,8 +81,9 @@ class Series:
 class MetricFile:
     """What was read of one file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.path, self._parser = metrics_source(directory)
         self.series: dict[str, Series] = {}
         self.size = 0
         self.offset = 0
@@ -104,12 +101,13 @@ class MetricFile:
 
     def read(self, until_s: float) -> None:
         """Read what was added, until that moment of the monotonic clock. Raises OSError, and StateError for a link."""
-        with open_log(self.path) as file:
+        with open_log(self.path, below=self._directory.parent) as file:
             found = os.fstat(file.fileno())
             first = os.pread(file.fileno(), 256, 0)
             is_other = found.st_ino != self._inode or found.st_size < self.offset or not first.startswith(self._first)
             if is_other:
                 self.series, self.offset = {}, 0
+                self.path, self._parser = metrics_source(self._directory)
             self._inode, self.size, self._first = found.st_ino, found.st_size, first
             while not self.is_whole:
                 data = os.pread(file.fileno(), BLOCK, self.offset)
@@ -127,13 +125,9 @@ class MetricFile:
 
     def _add(self, data: bytes) -> None:
         series = self.series
-        for line in data.splitlines():
-            try:
-                values: dict[str, Any] | None = _decode.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                values = parse_line(line)
+        for values in self._parser.parse(data):
             # Jobs write this file: one bad line must not hide the others.
-            if values is None or not is_step(values.get(STEP)):
+            if values is None:
                 continue
             step = float(values[STEP])
             for name, value in values.items():
@@ -156,15 +150,14 @@ class MetricFiles:
 
     def read(self, directory: Path, until_s: float) -> MetricFile | None:
         """The metrics of an attempt as far as they were read until then; None when it has none."""
-        path = directory / METRICS_FILE
-        found = self._files.pop(path, None) or MetricFile(path)
+        found = self._files.pop(directory, None) or MetricFile(directory)
         try:
             found.read(until_s)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise StateError(f"{path} cannot be read: {error.strerror}") from error
-        self._files[path] = found
+            raise StateError(f"{found.path} cannot be read: {error.strerror}") from error
+        self._files[directory] = found
         while len(self._files) > 1 and (
             len(self._files) > _KEPT or sum(one.points for one in self._files.values()) > _KEPT_POINTS
         ):

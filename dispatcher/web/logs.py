@@ -23,17 +23,20 @@ _LINE_WIDTH: Final = 300
 _LONGEST_LETTER: Final = 4
 
 
-def open_log(path: Path) -> BinaryIO:
+def open_log(path: Path, below: Path | None = None) -> BinaryIO:
     """Open a file in an attempt's directory. Raises FileNotFoundError, and StateError for what is no file of it.
 
     A job may put a link or a pipe there, or in place of its directories: that would show any file of the user, or never
-    end.
+    end. `below` is the directory of the job, where the file is in a directory of the attempt's.
     """
     fds: list[int] = []
+    job = below or path.parent.parent
+    *directories, name = path.relative_to(job).parts
     try:
-        fds.append(os.open(path.parent.parent, _DIRECTORY))
-        fds.append(os.open(path.parent.name, _DIRECTORY, dir_fd=fds[0]))
-        fd = os.open(path.name, os.O_RDONLY | os.O_NONBLOCK | _SAFE, dir_fd=fds[1])
+        fds.append(os.open(job, _DIRECTORY))
+        for directory in directories:
+            fds.append(os.open(directory, _DIRECTORY, dir_fd=fds[-1]))
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | _SAFE, dir_fd=fds[-1])
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -31,7 +31,7 @@ def test_status_doctor_show_and_results_tell(lab_after_a_cut):
     [finding] = [
         one for one in lab.run("doctor", "--json", "--peer-wait", "0").json["findings"] if one["check"] == "results"
     ]
-    assert finding["verdict"] == "wrong" and finding["what"].startswith("2 results lost of 4 done jobs: ")
+    assert finding["verdict"] == "wrong" and finding["what"].startswith("2 results of done jobs lost: ")
     assert f"{lab.layout.result_file(EMPTY, 1)} is empty" in lab.run("show", EMPTY).out
     assert (
         lab.run("show", GONE, "--json").json["lost_result"] == f"{lab.layout.result_file(GONE, 1)} is no longer there"
@@ -46,7 +46,7 @@ def test_requeue_takes_them_and_no_others(lab_after_a_cut):
     assert outcome.json["changed"] == {EMPTY: "requeued", GONE: "requeued"}
     assert [lab.state(job) for job in (EMPTY, GONE, NEVER, THERE)] == ["queued", "queued", "done", "done"]
     assert "are lost" not in lab.run("status").err
-    assert "no done job has lost its result" in lab.run("requeue", "--no-result").out
+    assert "every done job has the result that it should have" in lab.run("requeue", "--no-result").out
     # Nothing is known any more of what a person has set.
     lab.run("mark", "done", EMPTY)
     assert lab.run("show", EMPTY, "--json").json["lost_result"] is None
@@ -59,7 +59,7 @@ def test_what_cannot_be_read_is_not_lost(lab_after_a_cut):
     path.unlink()
     os.symlink(path, path)
     assert lab.run("show", THERE, "--json").json["lost_result"] is None
-    assert "no done job" in lab.run("requeue", "--no-result").out
+    assert "every done job" in lab.run("requeue", "--no-result").out
 
 
 def test_a_pod_records_that_a_result_is_there(fleet: Fleet) -> None:

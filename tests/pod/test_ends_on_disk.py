@@ -13,10 +13,12 @@ from fleet import wait_until
 from syncs import noted_syncs
 
 from dispatcher.base import files
-from dispatcher.outlets.base import Ended, Key
+from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_result, encode
+from dispatcher.outlets.base import Ended, Key, Slot
 from dispatcher.pod import ends_on_disk
 from dispatcher.pod.ends_on_disk import EndsOnDisk
 from dispatcher.pod.recover import Found
+from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.workspace import Layout
 
 Synced = list[tuple[str, list[str]]]
@@ -54,6 +56,66 @@ def test_an_end_is_held_back_until_its_files_and_their_names_are_synced(layout: 
     assert ends.found() == []
     assert not ends.is_busy
     ends.close()
+
+
+def test_the_result_that_a_script_leaves_is_there_before_its_end(layout: Layout, synced: Synced) -> None:
+    directory = layout.attempt("a", 1).directory
+    (directory / "result.json").unlink()
+    left = Outputs(ResultFile("out/summary.json"), MetricsTable("log.csv"))
+    (directory / "script-outputs.json").write_bytes(encode(left))
+    (directory / "out").mkdir()
+    (directory / "out" / "summary.json").write_text('{"loss": 1}')
+    (directory / "log.csv").write_text("loss\n1\n")
+    ends = EndsOnDisk(layout, print)
+    found = Found(KEY, Ended(0))
+    ends.found([found])
+    wait_until(ready(ends, found), "its files are on the disk")
+    assert (directory / "result.json").read_text() == '{"loss": 1}\n'
+    names = [name for name, _ in synced]
+    assert {"summary.json", "log.csv"} < set(names[: names.index("exit.json")])
+    ends.close()
+
+
+def test_an_end_tells_what_its_result_lacks_and_is_held_back_while_that_is_not_known(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = layout.attempt("a", 1).directory
+    (directory / "result.json").unlink()
+    (directory / "script-outputs.json").write_bytes(encode(Outputs(ResultFile("out.json"))))
+    answers = [errno.ESTALE, errno.EACCES]
+    read = files.read_at_once
+
+    def reads(path: Path) -> bytes:
+        if path.name != "out.json":
+            return read(path)
+        number = answers.pop(0)
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(files, "read_at_once", reads)
+    monkeypatch.setattr(ends_on_disk, "_TRY_AGAIN_S", 0.0)
+    ends = EndsOnDisk(layout, print)
+    one = RunningAttempt(KEY, "local", Slot(), layout.attempt("a", 1))
+    one.ended = Ended(0)
+    wait_until(lambda: ends.own([one]), "the storage has answered")
+    assert one.ended.error == "result: out.json: Permission denied"
+    assert answers == []
+    # What is not done has no result.
+    failed = Found(KEY, Ended(1))
+    ends.commit([one], [])
+    ends.found([failed])
+    wait_until(ready(ends, failed), "its files are on the disk")
+    ends.close()
+
+
+def test_a_result_that_cannot_be_written_for_good_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "script-outputs.json").write_bytes(encode(Outputs(ResultFile("out.json"))))
+    (tmp_path / "out.json").write_text('{"loss": 1}')
+
+    def refuses(path: Path, data: bytes) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(files, "replace_file", refuses)
+    assert collect_result(tmp_path) == "out.json: Permission denied"
 
 
 def test_an_end_without_an_exit_status_tells_of_nothing_that_could_be_lost(layout: Layout, synced: Synced) -> None:

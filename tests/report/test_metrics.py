@@ -10,6 +10,7 @@ import pytest
 
 from dispatcher.api import Workspace
 from dispatcher.errors import UsageError
+from dispatcher.report.metrics import last_line
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -156,3 +157,52 @@ def test_jobs_and_metrics_are_chosen_by_name_or_glob(lab):
         lab.metrics(names="evalloss")
     with pytest.raises(UsageError, match="unknown job 'c'"):
         lab.metrics("c")
+
+
+def named(directory, **table):
+    """The file of a script in this attempt, of the form that its method names."""
+    (directory / "script-outputs.json").write_text(json.dumps({"metrics": table}))
+    path = directory / table["path"]
+    path.parent.mkdir(exist_ok=True)
+    return path
+
+
+def test_a_table_that_a_method_names_goes_on_from_attempt_to_attempt(lab):
+    named(begin(lab, "a", 1), path="out/log.csv", step="epoch").write_text("epoch,loss,lr\n1,1,0.1\n2,2,\n3,x,0.1\n")
+    named(begin(lab, "a", 2), path="out/log.csv", step="epoch").write_text("loss,epoch\n20,2\nnan,3\n40,4")
+    (_, _, loss), (_, _, lr) = points(lab)
+    assert loss[:2] == [(1, 1, 1.0), (2, 2, 20.0)]
+    assert loss[2][:2] == (2, 3) and math.isnan(loss[2][2]), "the last line is not complete"
+    assert lr == [(1, 1, 0.1)]
+
+
+def test_lines_without_steps_are_counted_and_start_anew(lab):
+    named(begin(lab, "a", 1), path="log.jsonl").write_text('{"loss": 1}\n{"loss": 2, "step": 9}\n')
+    named(begin(lab, "a", 2), path="log.jsonl").write_text('{"loss": 3}\n[]\n')
+    named(begin(lab, "b", 1), path="log.csv").write_text("loss\n5\n\nloss\n6\n7,8\n")
+    read = lab.metrics()
+    assert points(lab) == [("a", "loss", [(2, 1, 3.0)]), ("b", "loss", [(1, 1, 5.0), (1, 2, 6.0)])]
+    assert list(read.damaged.values()) == [1, 1]
+
+
+def test_what_a_method_names_and_is_not_there_is_named(lab):
+    path = named(begin(lab, "a", 1), path="log.csv")
+    (begin(lab, "b", 1) / "script-outputs.json").write_text("of the job")
+    assert lab.metrics().incomplete == {str(path): "there is no such file"}
+    with pytest.raises(
+        UsageError, match=r"no job has a metric 'loss': none has any; .*log\.csv: there is no such file"
+    ):
+        lab.metrics(names="loss")
+
+
+def test_the_last_line_of_a_long_table(tmp_path):
+    path = named(tmp_path, path="log.csv")
+    path.write_text("step,loss\n" + "".join(f"{step},{step / 8}\n" for step in range(50_000)) + "50000,0.")
+    assert last_line(tmp_path) == {"step": 49999, "loss": 49999 / 8}
+    # How many lines come before is not counted.
+    path.write_text("loss\n" + "0.125\n" * 50_000)
+    assert last_line(tmp_path) is None
+    path.write_text("loss\n0.5\n0.25\n")
+    assert last_line(tmp_path) == {"step": 2, "loss": 0.25}
+    os.remove(path)
+    assert last_line(tmp_path) is None

@@ -131,3 +131,13 @@ def test_a_filtered_snapshot_has_the_same_stalls(lab: Lab) -> None:
     assert set(whole.stalled) == {"b"}
     assert whole.only({"a": lab.records["a"]}).stalled == {}
     assert whole.only({"b": lab.records["b"]}).stalled == whole.stalled
+
+
+def test_what_a_script_logs_where_its_method_says_is_a_sign_of_life(lab: Lab) -> None:
+    lab.job("logs", State.RUNNING, 4000, reports=False)
+    directory = lab.layout.attempt("logs", 1).directory
+    (directory / "script-outputs.json").write_text('{"metrics": {"path": "log.csv"}}')
+    assert set(lab.stalled(of_method_s=60)) == {"logs"}
+    (directory / "log.csv").touch()
+    os.utime(directory / "log.csv", (NOW_S - 30, NOW_S - 30))
+    assert lab.stalled(of_method_s=60) == {}

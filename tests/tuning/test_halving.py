@@ -125,6 +125,22 @@ def test_metrics_are_read_once_as_they_grow(tmp_path: Path) -> None:
     assert [(one.rung, one.value) for one in files.reached("a", 2)] == [(10, 0.7), (20, 0.6)]
 
 
+def test_a_table_that_a_method_names_and_that_is_written_anew_with_another_heading(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    attempt = layout.attempt("a", 1).directory
+    attempt.mkdir(parents=True)
+    (attempt / "script-outputs.json").write_text('{"metrics": {"path": "log.csv"}}')
+    files = MetricFiles(layout, "val_loss", [2, 4])
+    assert files.reached("a", 1) == []
+    (attempt / "log.csv").write_text("step,loss\n1,9\n2,8\n")
+    assert files.reached("a", 1) == []
+    (attempt / "log.csv").write_text("step,val_loss,loss\n1,,9\n2,,8\n2,0.5,\n")
+    assert [(one.rung, one.value) for one in files.reached("a", 1)] == [(2, 0.5)]
+    with open(attempt / "log.csv", "a") as file:
+        file.write("4,0.25,7\n")
+    assert [(one.rung, one.value) for one in files.reached("a", 1)] == [(2, 0.5), (4, 0.25)]
+
+
 def test_an_attempt_without_its_directory_or_with_a_pipe_in_place_of_metrics_stops_no_tuner(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -257,6 +257,31 @@ def test_lines_of_metrics_count_that_a_script_of_ones_own_has_written(serve, lab
     assert series["acc"]["max"] == [0.0, 0.1, 0.2, 0.3, 0.4]
 
 
+def test_a_table_that_a_method_names_is_read_as_it_grows_and_anew_under_another_heading(serve, lab):
+    directory = lab.attempt("fft_greek_s1")
+    (directory / "script-outputs.json").write_text('{"metrics": {"path": "out/log.csv", "step": "epoch"}}')
+    (directory / "out").mkdir()
+    path = directory / "out" / "log.csv"
+    path.write_text("epoch,loss\n1,5\n2,4\n3,")
+    web = serve()
+
+    def series():
+        found = web.get("/api/jobs/fft_greek_s1/metrics").json["series"]
+        return {name: (one["x"], one["max"]) for name, one in found.items()}
+
+    assert series() == {"loss": ([1, 2], [5, 4])}
+    with open(path, "a") as file:
+        file.write("3\n")
+    assert series() == {"loss": ([1, 2, 3], [5, 4, 3])}
+    # As a logger does that meets a further metric: in place, and longer.
+    path.write_text("epoch,acc,loss\n1,,5\n2,,4\n3,0.5,3\n")
+    assert series() == {"loss": ([1, 2, 3], [5, 4, 3]), "acc": ([3], [0.5])}
+    path.unlink()
+    (directory / "out").rmdir()
+    (directory / "out").symlink_to("/")
+    assert web.send("GET", "/api/jobs/fft_greek_s1/metrics", {"Cookie": web.cookie}).status != 200
+
+
 def test_all_nans_are_counted_though_fewer_are_drawn(serve, lab):
     path = lab.attempt("fft_greek_s1") / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step, "loss": "NaN"}) + "\n" for step in range(1000)))
@@ -312,7 +337,7 @@ def test_a_job_whose_metrics_are_no_file_does_not_hide_those_of_the_others(serve
     jobs = "fft_greek_s1,fft_greek_s3,fft_greek_s5"
     found = serve().get(f"/api/compare?jobs={jobs}&metric=loss&by=method").json
     assert [group["mean"] for group in found["groups"]] == [[2]]
-    text = "2 jobs whose metrics.jsonl is no plain file or cannot be read: fft_greek_s3, fft_greek_s5"
+    text = "2 jobs whose metrics are in no plain file or cannot be read: fft_greek_s3, fft_greek_s5"
     assert found["cut"] == text
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from dispatcher import contract
-from dispatcher.base import files
+from dispatcher.base import files, outputs
 from dispatcher.errors import StorageError
 from dispatcher.outlets.remote.operations import Look, Seen
-from dispatcher.outlets.wrapper import END_FILES
+from dispatcher.outlets.wrapper import sync_end
 from dispatcher.provenance.read import with_shared_packages
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -41,6 +43,8 @@ class Mirror:
         self._paths = paths
         self._directory = directory
         self._have: dict[str, tuple[int, int]] = {}
+        # None: not read yet.
+        self._own: Sequence[str] | None = None
         # An exit status that waits for the rest of the log.
         self._exit: bytes | None = None
         # How much of the log there was when it was last asked for.
@@ -57,7 +61,7 @@ class Mirror:
     def look(self) -> Look:
         """What to ask for next."""
         self._log_at = self._log_size()
-        return Look(directory=self._directory, have=self._have, log_at=self._log_at)
+        return Look(directory=self._directory, have=self._have, log_at=self._log_at, paths=self._script_files())
 
     def take_in(self, seen: Seen) -> bool:
         """Write what is new into the workspace; whether there is more to fetch at once."""
@@ -95,6 +99,9 @@ class Mirror:
                 if name == contract.PROVENANCE_HOST_FILE:
                     layout = Layout.of_attempt(os.fspath(self._paths.directory))
                     contents[name] = with_shared_packages(layout, content)
+                # Not the attempt's own directory: where that was removed, it stays so.
+                for folder in reversed(Path(name).parents[:-1]):
+                    (self._paths.directory / folder).mkdir(exist_ok=True)
                 files.replace_file(self._paths.directory / name, contents[name], durable=False)
             log_is_complete = self._append(seen)
             self._have |= stamps
@@ -102,11 +109,18 @@ class Mirror:
                 self._complete(self._exit)
         return not log_is_complete
 
+    def _script_files(self) -> Sequence[str]:
+        """Those in which the job's script leaves its result and metrics."""
+        if self._own is None:
+            with contextlib.suppress(OSError):
+                self._own = outputs.read_outputs(self._paths.directory).names
+        return self._own or ()
+
     def _complete(self, status: bytes) -> None:
         # One that has printed nothing has a log all the same.
         self._paths.log.touch()
         # With an exit status nothing more is fetched, also by a dispatcher that begins after a power cut.
-        files.sync_files(self._paths.directory, END_FILES)
+        sync_end(self._paths.directory)
         files.replace_file(self._paths.exit, status)
         self.is_complete = True
 

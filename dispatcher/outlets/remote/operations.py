@@ -99,12 +99,14 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 class Look(msgspec.Struct, frozen=True, kw_only=True):
     """What to read of one attempt: files that differ from `have` (mtime in ns, size), and the log from `log_at` on.
 
-    `log_at` None: the log is not wanted.
+    `log_at` None: the log is not wanted. `paths` are files of this attempt, in its directory or below, beside those
+    that are read of every attempt; one that cannot be opened is as one that is missing.
     """
 
     directory: str
     have: Mapping[str, tuple[int, int]] = {}
     log_at: int | None = None
+    paths: Sequence[str] = ()
 
 
 class Read(Operation, frozen=True, kw_only=True):

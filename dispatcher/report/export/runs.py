@@ -12,7 +12,7 @@ import msgspec
 
 from dispatcher.base.times import parse_time
 from dispatcher.report import attempts
-from dispatcher.report.metrics import Series, read_metrics
+from dispatcher.report.metrics import Series, metrics_source, read_metrics
 from dispatcher.report.results.rows import Results
 from dispatcher.run_state import journal
 from dispatcher.run_state.states import Record
@@ -121,7 +121,7 @@ def _metrics_files(layout: Layout, job: str, last: int) -> Sequence[tuple[int, i
     found = []
     for number in range(1, last + 1):
         try:
-            status = os.stat(layout.attempt(job, number).metrics)
+            status = os.stat(metrics_source(layout.attempt(job, number).directory)[0])
         except OSError:
             continue
         found.append((number, status.st_size, status.st_mtime_ns))

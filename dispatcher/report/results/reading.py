@@ -32,6 +32,8 @@ def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Resu
         data = attempts.read_or_why(layout.result_file(job, attempt)) if attempt else None
         if not attempt and record.state is State.FAILED and os.path.exists(layout.result_file(job, record.attempt)):
             results.failed.append(job)
+        if record.result_lacks and attempt == record.attempt:
+            results.lacking[job] = record.result_lacks
         if data is None:
             if every_job:
                 results.add(_fixed(job, record, record.attempt or None), snapshot.entry(job), {})

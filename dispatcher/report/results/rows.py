@@ -23,9 +23,10 @@ TIMES: Final = ("started_at", "finished_at")
 class Results(list[dict[str, Any]]):
     """A list of rows, one dict per job. `parameters` and `values` are the keys of parameters and of results.
 
-    `with_result`: jobs with a `result.json`. `unreadable`: why it has no values, of those where that is so. `unsure`:
-    jobs whose row has the parameters of the current manifest, because their attempt has no `entry.json`. `failed`: jobs
-    that wrote a result, but failed. `older`: jobs that are older than jobs that they need.
+    `with_result`: jobs with a `result.json`. `unreadable`: why it has no values, of those where that is so. `lacking`:
+    what of a result their scripts have not left where their methods say, of jobs where that is so. `unsure`: jobs whose
+    row has the parameters of the current manifest, because their attempt has no `entry.json`. `failed`: jobs that wrote
+    a result, but failed. `older`: jobs that are older than jobs that they need.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class Results(list[dict[str, Any]]):
         self.failed: list[str] = []
         self.older: list[str] = []
         self.unreadable: dict[str, str] = {}
+        self.lacking: dict[str, str] = {}
         self.with_result: set[str] = set()
         self._of_parameters: dict[str, None] = {}
         self._of_values: dict[str, None] = {}

@@ -10,6 +10,7 @@ import pytest
 from outlets.remote.calls import ask
 from syncs import noted_syncs
 
+from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_result, encode
 from dispatcher.outlets.batch.mirror import NAMES, Mirror
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import Read, Seen
@@ -74,6 +75,43 @@ def test_what_an_end_tells_of_is_on_the_disk_before_its_exit_status(
     *before, _status, names = syncs
     assert {name for name, _ in before} >= {attempt.home.log.name, attempt.home.result.name}
     assert attempt.home.exit.name in names[1]
+
+
+def test_what_the_script_leaves_comes_with_the_exit_status_and_is_on_the_disk_before(
+    attempt: Attempt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = Outputs(ResultFile("out/eval/summary.json"), MetricsTable("log.csv"), is_elsewhere=True)
+    (attempt.home.directory / "script-outputs.json").write_bytes(encode(left))
+    attempt.fetch()
+    place = attempt.there.directory / "out" / "eval"
+    place.mkdir(parents=True)
+    (place / "summary.json").write_text('{"loss": 1}')
+    (attempt.there.directory / "log.csv").write_text("loss\n2\n")
+    attempt.there.exit.write_text("ended")
+    syncs = noted_syncs(monkeypatch)
+    attempt.fetch()
+    names = [name for name, _ in syncs]
+    assert names.index("summary.json") < names.index("log.csv") < len(names) - 2
+    assert collect_result(attempt.home.directory) == ""
+    assert attempt.home.result.read_text() == '{"loss": 1}\n'
+    assert (attempt.home.directory / "log.csv").read_text() == "loss\n2\n"
+
+
+@pytest.mark.parametrize("there", ["nothing", "a file for a directory", "too long"])
+def test_what_the_script_did_not_leave_holds_nothing_back(attempt: Attempt, there: str) -> None:
+    (attempt.home.directory / "script-outputs.json").write_bytes(
+        encode(Outputs(ResultFile("out/log.csv"), is_elsewhere=True))
+    )
+    place = attempt.there.directory / "out"
+    if there == "a file for a directory":
+        place.write_text("")
+    elif there == "too long":
+        place.mkdir()
+        (place / "log.csv").write_bytes(b"loss\n" + b"1\n" * (1 << 19))
+    attempt.there.exit.write_text("ended")
+    assert not attempt.fetch()
+    assert attempt.home.exit.exists()
+    assert collect_result(attempt.home.directory) == "out/log.csv: not on its host, or longer than 1.0 MiB"
 
 
 def test_a_log_that_the_job_begins_anew(attempt: Attempt) -> None:

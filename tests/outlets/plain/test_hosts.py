@@ -14,6 +14,7 @@ from beds.sshd import SshBed, SshHost
 from fleet import Dispatcher, Fleet, shell, wait_until
 from outlets.remote.nvidia_smi import SCRIPT, gpus
 
+from dispatcher.api import Workspace
 from dispatcher.provenance.read import package_lines, read_provenance
 
 pytestmark = pytest.mark.slow
@@ -95,6 +96,28 @@ def test_jobs_on_two_hosts(lab: Lab) -> None:
         (log,) = lab.bed[name].path("logs").glob(f"*_{job}_*.log")
         assert re.fullmatch(rf"[A-Za-z0-9._-]*_m_{job}_\d{{8}}-\d{{6}}\.log", log.name)
         assert log.read_text() == f"{ODD}{name}\n"
+
+
+def test_what_a_script_leaves_in_its_own_files_comes_home(lab: Lab) -> None:
+    """Its metrics while it runs, its result before it is recorded as done; and what is not there is named."""
+    line = 'mkdir "$1/out"; printf "loss,acc\\n5,\\n4,0.5\\n" >"$1/out/log.csv"; until [ -e go ]; do sleep 0.05; done'
+    command = json.dumps(["bash", "-c", line, "job", "{attempt_dir}"])
+    lab.fleet.write_config(
+        CONFIG.replace(
+            "methods:\n",
+            f"methods:\n  s: {{command: {command}, gpus: 0, result: out/log.csv, metrics: out/log.csv}}\n"
+            f"  none: {{command: 'true', gpus: 0, result: out/summary.json}}\n",
+        )
+    )
+    lab.fleet.write_manifest([{"job_id": name, "method": name, "outlet": "h1"} for name in ("s", "none")])
+    dispatcher = lab.start("h1", words=("--until-empty",))
+    page = Workspace(lab.fleet.root)
+    wait_until(lambda: [list(one.values) for one in page.metrics(["s"])] == [[5.0, 4.0], [0.5]], "its metrics")
+    assert page.snapshot().progress["s"].metrics == {"loss": 4.0, "acc": 0.5}
+    lab.let_go(lab.bed["h1"])
+    assert dispatcher.end() == 0, dispatcher.said
+    assert json.loads(lab.fleet.attempt("s").result.read_text()) == {"loss": 4, "acc": 0.5}
+    assert lab.fleet.record("none").error == "result: out/summary.json: not on its host, or longer than 1.0 MiB"
 
 
 def test_what_a_job_ran_from_comes_home(lab: Lab) -> None:

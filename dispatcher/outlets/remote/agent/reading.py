@@ -13,6 +13,8 @@ from dispatcher.outlets.remote.agent.names import ALIVE_FILE, EXIT_FILE, LOG_FIL
 LONGEST_FILE = 1 << 20
 # Of the logs of further workers.
 LONGEST_END = 64 << 10
+# Of a path that the job has made something else of, or closed to others.
+NO_FILE = (errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
 def read(words: Data, _stdin: BinaryIO) -> Data:
@@ -43,6 +45,12 @@ def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
         for name in names:
             if name in present:
                 look_at_file(directory, name, wanted["have"].get(name), seen)
+        for path in wanted.get("paths", ()):
+            try:
+                look_at_file(directory, path, wanted["have"].get(path), seen)
+            except OSError as error:
+                if error.errno not in NO_FILE:
+                    raise
         if wanted["log_at"] is not None and LOG_FILE in present:
             look_at_log(os.path.join(directory, LOG_FILE), wanted["log_at"], seen, budget)
     except OSError as error:

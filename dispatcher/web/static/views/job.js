@@ -125,7 +125,7 @@ export class Job {
 
   #error({ row, error }) {
     if (row.state !== "failed" && !error) return null;
-    return h("div", { key: "error", class: "error" }, h("p", {}, h("strong", {}, row.reason ?? "failed"), error && `: ${error}`));
+    return h("div", { key: "error", class: "error" }, h("p", {}, h("strong", {}, row.reason ?? row.state), error && `: ${error}`));
   }
 
   #record({ row: job, needs, why, refused_edits: refused }) {

@@ -393,8 +393,8 @@ class Workspace:
         A running job that is named exactly is stopped first. Globs and `where` without `states` select failed,
         abandoned and held jobs only. `changed` selects jobs that ran with other parameters than the manifest has now,
         or began before what they need was done again, including done ones. `no_result` selects done jobs whose results
-        are lost, or not where their methods say. `downstream` adds all done and failed jobs that need the selected ones, directly or
-        through others. Jobs that cannot be changed are in the result's `refused`, with the reason.
+        are lost, or not where their methods say. `downstream` adds all done and failed jobs that need the selected
+        ones, directly or through others. Jobs that cannot be changed are in the result's `refused`, with the reason.
         """
         which: dict[str, Any] = {"changed": changed, "no_result": no_result, "downstream": downstream}
         return self.apply(self.plan(State.QUEUED, names, states=states, where=where, user=user, **which))

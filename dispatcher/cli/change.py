@@ -61,7 +61,9 @@ _asked: Final = one_argument("asked", Asked, (jobs_argument, state_option, where
     help="Select jobs that ran with other parameters than the manifest has now, or before what they need was done "
     "again.",
 )  # fmt: skip
-@click.option("--no-result", is_flag=True, help="Select done jobs whose results are lost, or not where their method says.")
+@click.option(
+    "--no-result", is_flag=True, help="Select done jobs whose results are lost, or not where their method says."
+)
 @click.option(
     "--downstream", is_flag=True,
     help="Also all done and failed jobs that need the selected ones, directly or through others.",

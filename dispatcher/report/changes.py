@@ -82,8 +82,8 @@ def plan(
     """The jobs for which `state` is requested. Raises UsageError for an unknown name, state or key.
 
     `changed`: only jobs that ran with other parameters than the manifest has now, or began before what they need was
-    done again. `no_result`: only done jobs whose results are lost, or not where their methods say. `downstream`: also the
-    jobs that need the selected ones, directly or through others, if they have ended.
+    done again. `no_result`: only done jobs whose results are lost, or not where their methods say. `downstream`: also
+    the jobs that need the selected ones, directly or through others, if they have ended.
     """
     wanted = parse_states(states)
     chosen = select(snapshot, names, wanted, where)

@@ -41,7 +41,7 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> Synced:
 
 
 def ready(ends: EndsOnDisk, found: Found) -> Callable[[], bool]:
-    return lambda: found in ends.found()
+    return lambda: found.key in [one.key for one in ends.found()]
 
 
 def test_an_end_is_held_back_until_its_files_and_their_names_are_synced(layout: Layout, synced: Synced) -> None:
@@ -70,6 +70,7 @@ def test_the_result_that_a_script_leaves_is_there_before_its_end(layout: Layout,
     found = Found(KEY, Ended(0))
     ends.found([found])
     wait_until(ready(ends, found), "its files are on the disk")
+    assert [one.ended for one in ends.found()] == [Ended(0, has_result=True)]
     assert (directory / "result.json").read_text() == '{"loss": 1}\n'
     names = [name for name, _ in synced]
     assert {"summary.json", "log.csv"} < set(names[: names.index("exit.json")])
@@ -142,7 +143,7 @@ def test_a_disk_that_cannot_take_the_files_is_reported_once_and_tried_again(
     found = Found(KEY, Ended(0))
     ends.found([found])
     assert ends.wait_fds()
-    select.select(ends.wait_fds(), [], [], 60)
+    select.select(ends.wait_fds(), [], [], 1)
     wait_until(ready(ends, found), "the disk has room again")
     assert len(said) == 1
     assert "a/1: its end is not recorded yet" in said[0]

@@ -46,11 +46,6 @@ class ResultFile(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str
     values: tuple[str, ...] = ()
 
-    @property
-    def proves_completion(self) -> bool:
-        """Whether a script writes it when its work is complete: tables and lines grow meanwhile."""
-        return self.path.endswith(".json")
-
 
 class MetricsTable(msgspec.Struct, frozen=True, omit_defaults=True):
     """`step`: the name of the steps; empty: `step`, and where there is none, lines are counted from 1."""
@@ -140,16 +135,6 @@ def read_outputs(directory: Path) -> Outputs:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # The job has put something else in its place.
         return Outputs()
-
-
-def has_result(directory: Path) -> bool:
-    """Whether the script has left a result in a file that is written when the work is complete."""
-    try:
-        outputs = read_outputs(directory)
-        source = outputs.result
-        return source is not None and source.proves_completion and bool(_values(directory, outputs, source)[0])
-    except (OSError, _NoResultError, RecursionError):
-        return False
 
 
 def collect_result(directory: Path) -> str:

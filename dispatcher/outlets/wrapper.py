@@ -76,7 +76,8 @@ def read_exit(directory: Path) -> Ended | Unknown:
     """How an attempt ended by its own account; call it only when nothing of the attempt is left.
 
     Most scripts that are told to stop save and leave with 0. So after that 0 says only that the job has left in good
-    order; that it is complete, it proves by its result, or by EXIT_COMPLETE. Then nothing else is told of its end.
+    order; that it is complete, it proves by the result that it has reported, or by EXIT_COMPLETE. Then nothing else is
+    told of its end. A file that its method names as its result proves nothing: scripts write it also when they stop.
     """
     path = directory / contract.EXIT_FILE
     try:
@@ -105,7 +106,7 @@ def read_exit(directory: Path) -> Ended | Unknown:
         return Ended(None, "unreadable exit status")
     was_told = ended.exit_reason or ended.told_by_signal
     if ended.exit_code == contract.EXIT_COMPLETE or (
-        ended.exit_code == contract.EXIT_DONE and was_told and (has_result(directory) or outputs.has_result(directory))
+        ended.exit_code == contract.EXIT_DONE and was_told and has_result(directory)
     ):
         return msgspec.structs.replace(ended, exit_reason="", told_by_signal="")
     return ended

@@ -160,7 +160,8 @@ class SnapshotReader:
             "ended_at": status.get("ended_at") or known.get("finished_at"),
             "exit_code": status.get("exit_code", known.get("exit_code")),
             "event": known.get("event"),
-            "reason": known.get("reason") or status.get("reason") or None,
+            # What was recorded counts: one that was told to stop and has proved that it is complete is done.
+            "reason": (known if known.get("event") else status).get("reason") or None,
             "error": known.get("error"),
             "claimed_by": _first_line(attempts.read_small(paths.claimant)),
             "log_bytes": _size(paths.log),

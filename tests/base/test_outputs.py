@@ -12,7 +12,7 @@ import pytest
 from syncs import noted_syncs
 
 from dispatcher.base import files, outputs
-from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, Table, collect_result
+from dispatcher.base.outputs import MetricsTable, Outputs, Table, collect_result
 from dispatcher.base.values import BadValueError
 
 
@@ -107,13 +107,6 @@ def test_the_result_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     syncs = noted_syncs(monkeypatch)
     collected(tmp_path, "a.json", '{"loss": 2}')
     assert "result.json" in syncs[-1][1]
-
-
-def test_only_a_file_that_is_written_once_proves_that_the_work_is_complete(tmp_path: Path) -> None:
-    for source, text, proves in (("a.csv", "loss\n1\n", False), ("a.json", "{", False), ("a.json", '{"a": 1}', True)):
-        (tmp_path / "script-outputs.json").write_bytes(outputs.encode(Outputs(ResultFile(source))))
-        (tmp_path / source).write_text(text)
-        assert outputs.has_result(tmp_path) is proves
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,9 @@ def find_lost_claim(layout: Layout, job: str, known: int) -> LostClaim | None:
 
 
 def lost_claim(layout: Layout, job: str, number: int) -> LostClaim:
-    """What the directory of an attempt tells of its claim. Raises StorageError where it cannot be read."""
+    """What the directory of an attempt tells of its claim."""
     paths = layout.attempt(job, number)
-    with files.storing("reading the claim in", paths.directory):
-        name, _, place = (files.read_fresh_small(paths.claimant) or b"").decode(errors="replace").partition("\n")
-        pid = _pid(paths)
+    name, _, place = (files.read_fresh_small(paths.claimant) or b"").decode(errors="replace").partition("\n")
     submission = read_submission(paths)
     outlet = None if submission is None or submission.outlet == LOCAL else submission.outlet
     # Host, boot and PID namespace.
@@ -118,7 +116,7 @@ def lost_claim(layout: Layout, job: str, number: int) -> LostClaim:
         runs=liveness.is_held(paths.alive) is True,
         pod=name or None,
         host=host or None,
-        pid=pid if outlet is None else None,
+        pid=_pid(paths) if outlet is None else None,
         outlet=outlet,
         gpus=read_gpus(paths) if outlet is None else (),
         started_s=_started_s(paths),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -12,7 +11,6 @@ import msgspec
 from dispatcher.base.host import host_name
 from dispatcher.base.times import parse_time
 from dispatcher.config import Method
-from dispatcher.errors import StorageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
@@ -101,9 +99,10 @@ class Recorder:
         if attempt.is_recorded:
             return
         job, number = attempt.key.job_id, attempt.key.number
-        with contextlib.suppress(StorageError):
-            self._claim_again_if_forgotten(tx, job, number)
         record = tx.record(job)
+        if is_forgotten(record, number):
+            claim_again(tx, lost_claim(self._config.now.layout, job, number))
+            record = tx.record(job)
         if record is None or not is_current(record, number):
             return
         _place(tx, attempt.key.job_id, record, attempt.placement or Placement(), has_begun=attempt.has_begun)
@@ -114,12 +113,10 @@ class Recorder:
         `last_seen_at` is the last sign of an attempt whose end nobody has seen.
         """
         job, number = key.job_id, key.number
-        try:
-            self._claim_again_if_forgotten(tx, job, number)
-        except StorageError as error:
-            # Whoever claims the job next looks there.
-            return f"{job} (attempt {number}) has ended; not recorded before its directory can be read: {error}"
         record = tx.record(job)
+        if is_forgotten(record, number):
+            claim_again(tx, lost_claim(self._config.now.layout, job, number))
+            record = tx.record(job)
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is no longer the current attempt: not recorded"
         entry = self._entries().get(job)
@@ -165,11 +162,6 @@ class Recorder:
             return f"{state} {job} (attempt {number}){where} (of pod {record.pod}, which is gone)" if is_placed else ""
         line = self.end(tx, found.key, found.ended, found.last_seen_at)
         return f"{line} (of pod {record.pod}, which is gone)"
-
-    def _claim_again_if_forgotten(self, tx: Transaction, job: str, number: int) -> None:
-        """Record the claim of an attempt that the journal has lost; StorageError where its directory cannot be read."""
-        if is_forgotten(tx.record(job), number):
-            claim_again(tx, lost_claim(self._config.now.layout, job, number))
 
     def _blame(self, event: Event, ended: Ended, entry: Entry | None, record: Record) -> Blame:
         """The scopes in which the end of an attempt counts, for the journal; see Fold."""

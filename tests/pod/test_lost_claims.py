@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -13,17 +12,11 @@ from pathlib import Path
 import pytest
 from fleet import Fleet, shell
 
-from dispatcher.base import files
 from dispatcher.base.host import host_name
-from dispatcher.config import load_config
-from dispatcher.outlets.base import Ended, Key
 from dispatcher.outlets.lost_claims import LostClaim
-from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.fence import Fence
-from dispatcher.pod.recording import Recorder, claim_again
+from dispatcher.pod.recording import claim_again
 from dispatcher.run_state import liveness
-from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
@@ -264,29 +257,3 @@ def test_nothing_is_listed_for_the_first_attempt_of_a_job(fleet: Fleet, monkeypa
         with each.transaction() as tx:
             assert tx.make_attempt(job, 1) is not None
     assert not [path for path in listed if str(fleet.layout.jobs_dir) in path]
-
-
-def test_an_end_whose_claim_cannot_be_read_leaves_the_other_ends_of_its_transaction(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fleet.write_manifest([shell("a", "true"), shell("b", "true")])
-    leave(fleet, 1)
-    claimant, read = fleet.attempt("a").claimant, files.read_fresh_small
-
-    def reading(path: Path) -> bytes | None:
-        if path == claimant:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), os.fspath(path))
-        return read(path)
-
-    monkeypatch.setattr(files, "read_fresh_small", reading)
-    store, config = Store(fleet.layout, by="pod"), CurrentConfig(load_config(fleet.layout), print)
-    recorder = Recorder(store, config, lambda _: "", dict, print)
-    with store.transaction() as tx:
-        for job in "ab":
-            tx.change(job, Event.QUEUED, Change(state=State.QUEUED))
-        tx.change("b", Event.CLAIMED, Change(state=State.RUNNING, attempt=1, pod="pod"))
-    with store.transaction() as tx:
-        said = [recorder.end(tx, Key(job, 1), Ended(0)) for job in "ab"]
-    assert said[0].startswith("a (attempt 1) has ended; not recorded before its directory can be read: ")
-    assert "Input/output error" in said[0]
-    assert fleet.states() == {"a": "queued", "b": "done"}

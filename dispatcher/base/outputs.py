@@ -14,6 +14,7 @@ import math
 import os
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +39,7 @@ _TAKEN: Final = frozenset(
     value for name, value in vars(contract).items() if name.endswith("_FILE")
 ) - {contract.RESULT_FILE, contract.METRICS_FILE}  # fmt: skip
 _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
+_LONGEST_NAME: Final = 255
 
 
 class ResultFile(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -55,11 +57,15 @@ class MetricsTable(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outputs(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The files of one attempt, by paths in its directory. `is_elsewhere`: its host does not see the workspace."""
+    """The files of one attempt, by paths in its directory.
+
+    `is_elsewhere`: its host does not see the workspace. `is_damaged`: which files they were cannot be read any more.
+    """
 
     result: ResultFile | None = None
     metrics: MetricsTable | None = None
     is_elsewhere: bool = False
+    is_damaged: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -111,6 +117,8 @@ def _parts(value: object, key: str, endings: Sequence[str]) -> tuple[str, Any]:
 def outside(path: str) -> str:
     """Why that cannot be a file of an attempt's own; empty when it can."""
     name = posixpath.normpath(path)
+    if any(len(os.fsencode(part)) > _LONGEST_NAME for part in name.split("/")):
+        return f"{shown(path)} has a name of more than {_LONGEST_NAME} bytes, which filesystems do not take"
     if path.startswith("/") or name.startswith("../"):
         return (
             f"{shown(path)} is not in the attempt's directory, so it may be of another attempt or job: have the "
@@ -129,12 +137,11 @@ def read_outputs(directory: Path) -> Outputs:
     try:
         return _decode(files.read_at_once(directory / contract.OUTPUTS_FILE))
     except OSError as error:
-        if error.errno in _ABSENT:
-            return Outputs()
-        raise
+        if files.is_passing(error):
+            raise
+        return Outputs(is_damaged=error.errno not in _ABSENT)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # The job has put something else in its place.
-        return Outputs()
+        return Outputs(is_damaged=True)
 
 
 def collect_result(directory: Path) -> str:
@@ -142,25 +149,42 @@ def collect_result(directory: Path) -> str:
 
     What the job has reported itself stays. Raises OSError where it cannot be told, or written, now.
     """
-    name = contract.OUTPUTS_FILE
+    outputs = read_outputs(directory)
+    reported = _reported(directory)
+    source = outputs.result
+    if source is None:
+        is_unknown = outputs.is_damaged and reported is None
+        return f"{contract.OUTPUTS_FILE}, which says where it is, is damaged" if is_unknown else ""
+    name, data, problem = source.path, b"", ""
     try:
-        outputs = read_outputs(directory)
-        source = outputs.result
-        if source is None or os.path.lexists(directory / contract.RESULT_FILE):
-            return ""
-        name = source.path
         values, problem = _values(directory, outputs, source)
         if values:
             text = json.dumps(values, ensure_ascii=False, allow_nan=False)
-            path = directory / contract.RESULT_FILE
-            files.replace_file(path, f"{text}\n".encode("utf-8", "backslashreplace"))
+            data = f"{text}\n".encode("utf-8", "backslashreplace")
+        if data and reported is None:
+            name = contract.RESULT_FILE
+            files.replace_file(directory / name, data)
+            name = source.path
     except (_NoResultError, RecursionError) as error:
         problem = str(error)
     except OSError as error:
         if files.is_passing(error):
             raise
         problem = error.strerror or str(error)
-    return f"{name}: {problem}" if problem else ""
+    # A copy of an earlier try says the same again.
+    is_own = reported is not None and reported != data
+    return f"{name}: {problem}" if problem and not is_own else ""
+
+
+def _reported(directory: Path) -> bytes | None:
+    """The `result.json` that is there; None when there is none."""
+    path = directory / contract.RESULT_FILE
+    try:
+        return files.read_at_once(path)
+    except OSError as error:
+        if files.is_passing(error):
+            raise
+        return None if files.is_missing(path) else b""
 
 
 def _values(directory: Path, outputs: Outputs, source: ResultFile) -> tuple[dict[str, Any], str]:
@@ -194,10 +218,17 @@ def _read(directory: Path, outputs: Outputs, source: ResultFile) -> bytes:
             raise
         if outputs.is_elsewhere:
             raise _NoResultError(f"not on its host, or longer than {bytes_text(LONGEST_SENT)}") from None
-        raise _NoResultError(f"there is no such file in {directory}") from None
-    if not os.path.realpath(path).startswith(f"{os.path.realpath(directory)}/"):
+        raise _NoResultError(
+            f"there is no such file in {directory}: the script writes it there if its command has {ATTEMPT_DIR}"
+        ) from None
+    if not is_own(directory, source.path):
         raise _NoResultError("a link out of the attempt's directory, which may be to another attempt or job")
     return data
+
+
+def is_own(directory: Path, name: str) -> bool:
+    """Whether the file is in the attempt's directory, and no link out of it: that may be of another attempt or job."""
+    return os.path.realpath(directory / name).startswith(f"{os.path.realpath(directory)}/")
 
 
 def _parse_object(data: bytes, line: int = 0) -> dict[str, Any]:
@@ -217,9 +248,16 @@ def _filled_lines(data: bytes) -> Iterable[tuple[int, bytes]]:
 
 def _rows(data: bytes) -> Iterable[dict[str, Any]]:
     table = Table()
-    for number, row in enumerate(table.rows(data), 2):
+    rows = table.rows(data)
+    heading = table.heading or []
+    if heading and all(_NUMBER.fullmatch(name) for name in heading):
+        raise _NoResultError(f"its first row has no names of columns, but {', '.join(heading)}")
+    twice = [name for name, count in Counter(heading).items() if count > 1]
+    if twice:
+        raise _NoResultError(f"it has several columns {twice[0]}")
+    for number, row in enumerate(rows, 2):
         if row is None:
-            raise _NoResultError(f"row {number} has another number of cells than the first one")
+            raise _NoResultError(f"row {number} does not have as many cells as the first one, which has {len(heading)}")
         yield row
 
 

@@ -227,7 +227,7 @@ def _request(state: State, verb: str, asked: Asked, **which: Any) -> int:
         click.echo(f"nothing to {verb}{_already(plan)}")
     else:
         none = _NONE_CHANGED if which.get("changed") else "no job matches"
-        none = "every done job has the result that it should have" if which.get("no_result") else none
+        none = "no selected job is known to lack its result" if which.get("no_result") else none
         click.echo(f"nothing to {verb}: {none}")
     if plan.unknown:
         note(
@@ -235,7 +235,7 @@ def _request(state: State, verb: str, asked: Asked, **which: Any) -> int:
             "hand, so what they ran with is not known"
         )
     if plan.dependents:
-        need, keep = ("needs", "keeps its result") if len(plan.dependents) == 1 else ("need", "keep their results")
+        need, keep = ("needs", "is not run again") if len(plan.dependents) == 1 else ("need", "are not run again")
         note(
             f"{counted(len(plan.dependents), 'done job')} that {need} them {keep} ({first_names(plan.dependents)}): "
             "`--downstream` runs such jobs again, too"

@@ -42,7 +42,9 @@ _NARROWING: Final = Narrowing(shrink=("by", "job", "changes"), drop=("by",), kee
 # Rows of one table: the first ones of a long history are shown before the last ones are read.
 _ROWS: Final = 10_000
 # What the other columns tell already, and digests, which tell people nothing; JSON has them.
-_UNSHOWN: Final = frozenset({"pod", "started_at", "finished_at", "ran_with", "user", "has_result"})
+_UNSHOWN: Final = frozenset(
+    {"pod", "started_at", "finished_at", "ran_with", "user", "has_result", "inputs_at", "redone"}
+)
 # The state follows from these.
 _TELL_STATE: Final = frozenset(
     {

@@ -158,10 +158,10 @@ def _check_manifest(config: Config, path: Path, submitted: tuple[Entry, ...], fi
     except ManifestError as error:
         findings.faulty(error.where, error.problems)
         return
-    faults, unread = _faults(config, loaded)
+    faults, notes = _faults(config, loaded)
     _warn_of_limits(config, (*loaded.entries.values(), *submitted), findings)
-    for line in unread:
-        findings.note(f"{line} (fine for tables and filters)")
+    for line in notes:
+        findings.note(line)
     if faults:
         findings.faulty(str(loaded.path), faults)
     else:
@@ -208,7 +208,7 @@ def _faults(config: Config, manifest: Manifest) -> tuple[list[str], Iterable[str
     from dispatcher.templates.check import check_entries
 
     findings = check_entries(config, manifest.entries.values(), values=True)
-    return [*findings.faults, *findings.misspelt, *_job_faults(config, manifest)], findings.unread
+    return [*findings.faults, *findings.misspelt, *_job_faults(config, manifest)], findings.notes
 
 
 def _job_faults(config: Config, manifest: Manifest) -> list[str]:

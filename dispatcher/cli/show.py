@@ -186,7 +186,7 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
     row = job_row(snapshot, job)
     facts: dict[str, Any] = {"job": job, OWNER: row["user"]}
     for key, value in snapshot.records[job].fields().items():
-        if value != "" and key not in (OWNER, "has_result"):
+        if value != "" and key not in (OWNER, "has_result", "inputs_at", "redone"):
             facts[key] = snapshot.clock(value) if key in TIMES else value
     if job in snapshot.edited:
         facts["edited"] = "by hand, not applied yet"

@@ -47,6 +47,7 @@ def wait(jobs: tuple[str, ...], where: Where, as_json: bool) -> int:
 
     workspace = open_workspace()
     chosen = select(workspace.snapshot(), jobs, where=where)
+    _tell(WaitNotes(workspace, START_A_POD), workspace, chosen, SLOT)
     with goes_on_when_interrupted(chosen):
         ended = workspace.wait(chosen)
     states = Counter("deleted" if record is None else record.state.value for record in ended.values())
@@ -100,9 +101,8 @@ def goes_on_when_interrupted(jobs: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        one = len(jobs) == 1
-        goes_on = f"{jobs[0]} goes on" if one else f"{counted(len(jobs), 'job')} go on"
-        note(f"{goes_on}: `dispatcher status` shows {'it' if one else 'them'}, `dispatcher cancel` gives up")
+        what, them = (jobs[0], "it") if len(jobs) == 1 else ("the jobs", "them")
+        note(f"only the waiting has ended, not {what}: `dispatcher status` shows {them}, `dispatcher cancel` gives up")
         raise
 
 

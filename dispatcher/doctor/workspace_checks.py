@@ -26,7 +26,7 @@ from dispatcher.run_state.events import Event
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.lock_choice import AUTO, check_wanted, hardlink_is_in_force
-from dispatcher.run_state.lost_results import lost_result
+from dispatcher.run_state.results import lost_result
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 
@@ -144,7 +144,8 @@ def attempts(context: Context) -> Findings:
         record = store.records.get(job)
         lost = find_lost_claim(context.layout, job, 0 if record is None else record.attempt)
         if lost is not None:
-            is_waiting = record is not None and record.state is State.QUEUED
+            # Of a job without a record, a pod looks there when a manifest has it.
+            is_waiting = record is None or record.state is State.QUEUED
             state = "no record" if record is None else f"record: {record.state}, attempt {record.attempt}"
             (running if lost.runs else over).append((f"{lost.text()}; {state}", "" if is_waiting else job))
     for found, what in ((running, "running"), (over, "over or submitted")):
@@ -168,7 +169,9 @@ def results(context: Context) -> Findings:
     lacking = [f"{job}: {record.result_lacks}" for job, record in done.items() if record.result_lacks]
     if lost:
         cure = "take them from a backup, or run the jobs again: `dispatcher requeue --no-result`"
-        yield Finding("results", WRONG, f"{counted(len(lost), 'result')} of done jobs lost: {_listed(lost)}", cure)
+        yield Finding(
+            "results", WRONG, f"{counted(len(lost), 'result')} of done jobs lost or damaged: {_listed(lost)}", cure
+        )
     if lacking:
         cure = (
             "correct `result` of the method in dispatcher.yaml, or what the script writes; then "

@@ -105,11 +105,13 @@ def read_exit(directory: Path) -> Ended | Unknown:
     except (ValueError, KeyError, TypeError, AttributeError):
         return Ended(None, "unreadable exit status")
     was_told = ended.exit_reason or ended.told_by_signal
-    if ended.exit_code == contract.EXIT_COMPLETE or (
-        ended.exit_code == contract.EXIT_DONE and was_told and has_result(directory)
-    ):
-        return msgspec.structs.replace(ended, exit_reason="", told_by_signal="")
-    return ended
+    try:
+        is_complete = ended.exit_code == contract.EXIT_COMPLETE or (
+            ended.exit_code == contract.EXIT_DONE and bool(was_told) and has_result(directory)
+        )
+    except OSError as error:
+        return Unknown(f"{error.filename}: {error.strerror}")
+    return msgspec.structs.replace(ended, exit_reason="", told_by_signal="") if is_complete else ended
 
 
 def _ended(status: dict[str, Any]) -> Ended:
@@ -124,25 +126,25 @@ def _ended(status: dict[str, Any]) -> Ended:
 
 
 def has_result(directory: Path) -> bool:
-    """Whether an attempt has left a `result.json` that is not empty."""
+    """Whether an attempt has left a `result.json` that is not empty. Raises OSError where that cannot be told now."""
     try:
         found = os.stat(directory / contract.RESULT_FILE)
-    except OSError:
+    except OSError as error:
+        if files.is_passing(error):
+            raise
         return False
     return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
 
 def sync_end(directory: Path) -> None:
     """Put what the end of an attempt tells of on the disk, the script's own files first. Raises OSError."""
-    try:
-        names = outputs.read_outputs(directory).names
-    except OSError as error:
-        if files.is_passing(error):
-            raise
-        names = []
-    for path in (directory / name for name in names):
-        if path.parent.is_dir():
+    for path in (directory / name for name in outputs.read_outputs(directory).names):
+        try:
             files.sync_files(path.parent, [path.name])
+        except OSError as error:
+            # What cannot be read for good holds nothing back: collect_result has said so.
+            if files.is_passing(error):
+                raise
     files.sync_files(directory, END_FILES)
 
 

@@ -162,9 +162,9 @@ class EndsOnDisk:
                 if is_done and directory.is_dir():
                     lacking = outputs.collect_result(directory)
                 sync_end(directory)
+                return _Kept(has_result(directory), lacking)
         except StorageError as error:
             return str(error)
-        return _Kept(has_result(directory), lacking)
 
     def _take_in(self) -> None:
         if not self._due_s:

@@ -17,7 +17,7 @@ from dispatcher.provenance.read import package_lines, read_provenance
 from dispatcher.provenance.record import GitState, Provenance
 from dispatcher.report.attempts import read_or_why
 from dispatcher.report.ran import RanWith, differences
-from dispatcher.report.results.reading import parse_result
+from dispatcher.run_state.results import parse_result
 from dispatcher.workspace import Layout
 
 SAME: Final = "the same"

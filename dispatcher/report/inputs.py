@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 # By job: the jobs that it needs and that were done again since, each with the attempt by which that was.
 Newer: TypeAlias = Mapping[str, Mapping[str, int]]
 
-RUN_AGAIN: Final = "`dispatcher requeue --changed --downstream` runs such jobs again, and those that need them"
+RUN_AGAIN: Final = (
+    "`dispatcher requeue --changed --downstream` queues these again, those whose parameters have changed, and those "
+    "that need them"
+)
 # What was given up, or waits, is made from what there is when it is queued again.
 _COMPARED: Final = IN_FLIGHT | {State.DONE, State.FAILED}
 

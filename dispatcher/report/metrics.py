@@ -37,8 +37,9 @@ _MOST_NAMES: Final = 10_000
 # The longest line, too.
 BLOCK: Final = 1 << 20
 NOT_METRICS: Final = frozenset({"step", "wall_s"})
-# Of a file of which only the last line is wanted, from its begin and from its end.
-_LAST_BYTES: Final = 64 << 10
+# Of a file of which only the last line is wanted, from its begin and from its end; and all of it, to count its lines.
+_LAST_BYTES: Final = 8 << 10
+_MOST_COUNTED: Final = 64 << 10
 # So many files are named when no job has a metric.
 _FAULTS: Final = 3
 _NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, None: math.nan}
@@ -241,32 +242,57 @@ class LineParser:
         return line
 
 
-def metrics_source(directory: Path) -> tuple[Path, LineParser]:
-    """The file with an attempt's metrics, and a parser of its lines from the first one on."""
+def _table(directory: Path) -> outputs.MetricsTable | None:
+    """The file of the attempt's own that its method names for metrics; None where it has none."""
     try:
         table = outputs.read_outputs(directory).metrics
     except OSError:
-        table = None
+        return None
+    return table if table is not None and outputs.is_own(directory, table.path) else None
+
+
+def metrics_source(directory: Path) -> tuple[Path, LineParser]:
+    """The file with an attempt's metrics, and a parser of its lines from the first one on."""
+    table = _table(directory)
     return directory / (table.path if table is not None else contract.METRICS_FILE), LineParser(table)
 
 
-def last_line(directory: Path) -> dict[str, Any] | None:
-    """The last line of the metrics file that an attempt's method names; None where it names none, or it has none."""
-    try:
-        table = outputs.read_outputs(directory).metrics
+class LastLines:
+    """The last lines of metrics files that methods name. A file that has not changed is not read again."""
+
+    def __init__(self) -> None:
+        # By directory: the file as it was, and its last line.
+        self._known: dict[Path, tuple[tuple[int, int, int], dict[str, Any] | None]] = {}
+
+    def of(self, directory: Path) -> dict[str, Any] | None:
+        """That of an attempt; None where its method names none, or it has none."""
+        table = _table(directory)
         if table is None:
             return None
-        with open(directory / table.path, "rb", buffering=0, opener=files.open_at_once) as file:
-            parser = LineParser(table)
-            begin = file.read(_LAST_BYTES)
-            parsed = parser.parse(begin[: begin.rfind(b"\n") + 1])
-            size = os.fstat(file.fileno()).st_size
-            if size > len(begin):
-                file.seek(size - _LAST_BYTES)
-                end = file.read(_LAST_BYTES)
-                parsed = parser.parse(end[end.find(b"\n") + 1 : end.rfind(b"\n") + 1]) if parser.has_steps else []
-    except OSError:
-        return None
+        try:
+            with open(directory / table.path, "rb", buffering=0, opener=files.open_at_once) as file:
+                found = os.fstat(file.fileno())
+                identity = (found.st_ino, found.st_size, found.st_mtime_ns)
+                known = self._known.get(directory)
+                if known is None or known[0] != identity:
+                    known = self._known[directory] = identity, _last_line(file, table, found.st_size)
+        except OSError:
+            return None
+        return known[1]
+
+
+def _last_line(file: io.FileIO, table: outputs.MetricsTable, size: int) -> dict[str, Any] | None:
+    """Only a part of a long file is read: its end, unless its lines are counted."""
+    parser = LineParser(table)
+    begin = file.read(_LAST_BYTES)
+    parsed = parser.parse(begin[: begin.rfind(b"\n") + 1])
+    if size > len(begin) and parser.has_steps:
+        file.seek(max(len(begin), size - _LAST_BYTES))
+        end = file.read(_LAST_BYTES)
+        parsed += parser.parse(end[end.find(b"\n") + 1 : end.rfind(b"\n") + 1])
+    elif size > len(begin):
+        begin += file.read(_MOST_COUNTED - len(begin))
+        parsed = LineParser(table).parse(begin[: begin.rfind(b"\n") + 1]) if size <= len(begin) else []
     return next((line for line in reversed(parsed) if line is not None), None)
 
 

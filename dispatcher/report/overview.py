@@ -232,8 +232,8 @@ def lost_text(jobs: Sequence[str]) -> str:
     """That the results of these done jobs are lost, and what to do."""
     them = "it" if len(jobs) == 1 else "them"
     return (
-        f"the results of {counted(len(jobs), 'done job')} are lost ({first_names(jobs)}): `dispatcher show {jobs[0]}` "
-        f"says how, `dispatcher requeue --no-result` runs {them} again"
+        f"the results of {counted(len(jobs), 'done job')} are lost or damaged ({first_names(jobs)}): "
+        f"`dispatcher show {jobs[0]}` says how, `dispatcher requeue --no-result` runs {them} again"
     )
 
 
@@ -268,8 +268,8 @@ def _without_result(snapshot: Snapshot) -> list[str]:
         return []
     return [
         f"{counted(len(jobs), 'job')} done without a result, or not with all of it ({first_names(jobs)}): "
-        f"{snapshot.records[jobs[0]].result_lacks}; `dispatcher requeue --no-result` runs "
-        f"{'it' if len(jobs) == 1 else 'them'} again"
+        f"{snapshot.records[jobs[0]].result_lacks}. Correct `result` of the method, or what the script writes; then "
+        "`dispatcher requeue --no-result`"
     ]
 
 

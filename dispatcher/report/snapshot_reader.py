@@ -28,7 +28,7 @@ from dispatcher.report import attempts
 from dispatcher.report.inputs import NewerInputs
 from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
-from dispatcher.report.metrics import NOT_METRICS, last_line, number_of
+from dispatcher.report.metrics import NOT_METRICS, LastLines, number_of
 from dispatcher.report.ran import RanWith
 from dispatcher.report.refusals import open_refusals
 from dispatcher.report.silence import silent_for_s
@@ -39,10 +39,10 @@ from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
-from dispatcher.run_state.lost_results import lost_result
 from dispatcher.run_state.preview import preview
 from dispatcher.run_state.progress import Progress, parse_progress
 from dispatcher.run_state.records import Records
+from dispatcher.run_state.results import lost_result
 from dispatcher.run_state.stalls import Stalls
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
@@ -70,6 +70,7 @@ class SnapshotReader:
         # The entries of the manifest, the submitted jobs whose lines count, and both as one.
         self._joined: tuple[Entries, Sequence[str], Entries] | None = None
         self._stalls = Stalls(layout, config)
+        self._last_lines = LastLines()
         self._now_s = time.time()
         self._limits = Limits.of(config)
 
@@ -202,7 +203,8 @@ class SnapshotReader:
         for job, record in in_flight.items():
             if record.attempt:
                 paths = self._layout.attempt(job, record.attempt)
-                progress = parse_progress(attempts.read_small(paths.progress)) or _last_metrics(paths.directory)
+                progress = parse_progress(attempts.read_small(paths.progress))
+                progress = progress or _progress_of(self._last_lines.of(paths.directory))
                 if progress is not None:
                     found[job] = progress
         return found
@@ -334,9 +336,8 @@ def _changed_at_s(path: Path) -> float | None:
         return None
 
 
-def _last_metrics(directory: Path) -> Progress | None:
-    """The progress of a script that reports none, but logs metrics where its method says."""
-    line = last_line(directory)
+def _progress_of(line: Mapping[str, Any] | None) -> Progress | None:
+    """The progress of a script that reports none, but logs metrics where its method says, by its last line."""
     if line is None:
         return None
     numbers = {name: number_of(value) for name, value in line.items() if name not in NOT_METRICS}

@@ -29,7 +29,7 @@ _RUN: Final = Change(
 _RUN_FIELDS: Final = _RUN.fields().keys()
 _UNCHANGED: Final = Change()
 # Nothing here knows what an external run runs with.
-_CLEARED: Final = _RUN | Change(external=None, ran_with=None, user=None, snapshot=None)
+_CLEARED: Final = _RUN | Change(external=None, ran_with=None, user=None, snapshot=None, has_result=None)
 # A script writes the start time down a moment before or after it starts the process.
 _CLOCK_SLACK_S: Final = 60.0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from dispatcher import contract
+from dispatcher.base.outputs import ATTEMPT_DIR
 from dispatcher.config import Config
 from dispatcher.errors import TemplateError
 from dispatcher.matrix.entry import READERS, Entry
@@ -20,13 +21,14 @@ from dispatcher.templates.training import render_training
 class Findings(msgspec.Struct, frozen=True):
     """The results of a check, one line for all entries that have the same fault.
 
-    `faults` prevent a start. `misspelt` are unread parameters that nearly match a key that is read; `unread` are all
-    other parameters that the template or the command does not read, mostly labels for tables and filters.
+    `faults` prevent a start. `misspelt` are unread parameters that nearly match a key that is read. `notes` tell of
+    other parameters that the template or the command does not read, mostly labels for tables and filters, and of
+    commands that do not say where the method looks for results.
     """
 
     faults: tuple[str, ...] = ()
     misspelt: tuple[str, ...] = ()
-    unread: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def check_entries(
@@ -60,8 +62,26 @@ def check_entries(
                 misspelt.add(f"nothing reads {key} (did you mean {meant}?)", first, group.count)
             elif reader:
                 labels.setdefault(reader, {})[key] = None
-    unread = (f"{reader} does not read {', '.join(keys)}" for reader, keys in labels.items())
-    return Findings(faults.lines(), misspelt.lines(), tuple(unread))
+    notes = [
+        f"{reader} does not read {', '.join(keys)} (fine for tables and filters)" for reader, keys in labels.items()
+    ]
+    notes += dict.fromkeys(filter(None, (_where_results_are(config, group.first) for group in alike.values())))
+    return Findings(faults.lines(), misspelt.lines(), tuple(notes))
+
+
+def _where_results_are(config: Config, entry: Entry) -> str:
+    """That the command does not tell the script where its result or metrics are looked for; empty when it does."""
+    method = config.method(entry.method)
+    names = [name for name, file in (("result", method.result), ("metrics", method.metrics)) if file is not None]
+    if not names or entry.command is not None or entry.job is not None or uses_script(method, entry):
+        return ""
+    words = method.command if isinstance(method.command, str) else " ".join(method.command)
+    if ATTEMPT_DIR in words or contract.ATTEMPT_DIR in words:
+        return ""
+    return (
+        f"the command of {method.name} does not have {ATTEMPT_DIR}, where its {' and '.join(names)} must be "
+        f"(fine if the script goes by ${contract.ATTEMPT_DIR})"
+    )
 
 
 class _Alike(msgspec.Struct):

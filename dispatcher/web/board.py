@@ -19,11 +19,11 @@ import msgspec
 
 from dispatcher.api import Workspace
 from dispatcher.errors import StateError
-from dispatcher.report.results.reading import parse_result
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.snapshot_reader import SnapshotReader
 from dispatcher.run_state import journal
 from dispatcher.run_state.records import Records
+from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import Record, State
 from dispatcher.web.age import Age
 from dispatcher.web.answers import encode, fitted

@@ -12,9 +12,9 @@ from dispatcher.matrix.entry import OWNER, RESERVED
 from dispatcher.report.overview import Row, job_row
 from dispatcher.report.provenance import provenance_facts
 from dispatcher.report.ran import differences, is_unknown, last_counts
-from dispatcher.report.results.reading import parse_result
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.waiting import reasons
+from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
 from dispatcher.web.answers import RefusedError, encode
 from dispatcher.web.board import Board

@@ -12,8 +12,10 @@ import pytest
 from syncs import noted_syncs
 
 from dispatcher.base import files, outputs
-from dispatcher.base.outputs import MetricsTable, Outputs, Table, collect_result
+from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, Table, collect_result
 from dispatcher.base.values import BadValueError
+
+NO_FILE = "there is no such file in {0}: the script writes it there if its command has {{attempt_dir}}"
 
 
 def collected(directory: Path, source: object, text: str | bytes | None) -> tuple[dict[str, Any] | None, str]:
@@ -54,13 +56,13 @@ def test_the_result(tmp_path: Path, source: object, text: str, result: dict[str,
 @pytest.mark.parametrize(
     ("source", "text", "result", "lacking"),
     [
-        ("out/a.json", None, None, "out/a.json: there is no such file in {0}"),
+        ("out/a.json", None, None, f"out/a.json: {NO_FILE}"),
         ("a.json", '{"loss": ', None, "a.json: not a JSON object"),
         ("a.json", "[1]", None, "a.json: not a JSON object"),
         ("a.json", "{}", None, "a.json: it has no values"),
         ("a.json", '{"a":' * 900 + "1" + "}" * 900, None, "a.json: maximum recursion depth exceeded"),
         ("a.jsonl", '{"loss": 1}\n{"lo', None, "a.jsonl: line 2 is not a JSON object"),
-        ("a.csv", "loss,acc\n1,2\n3\n", None, "a.csv: row 3 has another number of cells than the first one"),
+        ("a.csv", "loss,acc\n1,2\n3\n", None, "a.csv: row 3 does not have as many cells as the first one, which has 2"),
         ("a.csv", "loss,acc\n", None, "a.csv: it has no values"),
         ("a.csv", "", None, "a.csv: it has no values"),
         ({"path": "a.csv", "values": ["loss", "val"]}, "loss,vall\n1,2\n", {"loss": 1},
@@ -114,6 +116,7 @@ def test_the_result_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         ("/data/a.json", "is not in the attempt's directory, so it may be of another attempt or job"),
         ("runs/../../1/a.json", "is not in the attempt's directory"),
+        ("x" * 256 + ".json", "has a name of more than 255 bytes, which filesystems do not take"),
         ("exit.json", "exit.json in the attempt's directory is the dispatcher's: choose another name"),
         ("output.log/a.json", "output.log in the attempt's directory is the dispatcher's"),
         ("a.txt", "expected a file whose name ends in .json, .jsonl, .csv"),
@@ -142,3 +145,27 @@ def test_rows_that_arrive_in_parts() -> None:
     assert table.rows(b"") == []
     assert table.rows(b"a,b\n1,x\n") == [{"a": 1, "b": "x"}]
     assert table.rows(b"2,\n3\n") == [{"a": 2}, None]
+
+
+def test_what_is_lacking_is_said_again_by_a_second_try(tmp_path: Path) -> None:
+    (tmp_path / "script-outputs.json").write_bytes(outputs.encode(Outputs(ResultFile("a.json", ("loss", "acc")))))
+    (tmp_path / "a.json").write_text('{"loss": 1}')
+    assert [collect_result(tmp_path) for _ in range(2)] == ["a.json: it has no acc (known: loss)"] * 2
+    (tmp_path / "result.json").write_text('{"loss": 3}\n')
+    assert collect_result(tmp_path) == "", "what the job has reported stays"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_damaged_list_of_files_is_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "script-outputs.json").write_text(text)
+    assert collect_result(tmp_path) == "script-outputs.json, which says where it is, is damaged"
+
+
+def test_metrics_behind_a_link_out_of_the_attempt_are_not_its_own(tmp_path: Path) -> None:
+    attempt = tmp_path / "1"
+    attempt.mkdir()
+    (tmp_path / "m.csv").write_text("loss\n5\n")
+    (attempt / "m.csv").symlink_to("../m.csv")
+    assert not outputs.is_own(attempt, "m.csv")
+    (attempt / "n.csv").symlink_to("other.csv")
+    assert outputs.is_own(attempt, "n.csv")

@@ -257,12 +257,27 @@ def test_parameters_that_the_command_of_a_method_does_not_pass_on_are_noted(layo
     assert result.stderr == "note: the command of own does not read epochs, seed (fine for tables and filters)\n"
 
 
+@pytest.mark.parametrize(
+    ("command", "is_noted"),
+    [("t.py --out out", True), ("t.py --out {attempt_dir}", False), ("sh -c 't $DISPATCHER_ATTEMPT_DIR'", False)],
+)
+def test_a_command_that_does_not_say_where_results_are_looked_for_is_noted(
+    layout: Layout, command: str, is_noted: bool
+) -> None:
+    layout.config_file.write_text(f'methods: {{own: {{command: "{command}", result: a.json, metrics: b.csv}}}}\n')
+    write_manifest(layout.default_matrix, [{"job_id": "a", "method": "own"}])
+    result = call(layout, "check")
+    assert result.exit_code == 0
+    told = "the command of own does not have {attempt_dir}, where its result and metrics must be"
+    assert (told in result.stderr) is is_noted
+
+
 def test_a_misspelt_key_of_a_job_is_a_fault_too(layout: Layout) -> None:
     params = {"model.vocab_size": 256, "restor": "default/default/base/best", "label": 1}
     entry = Entry(job_id="a", method="x", job="gpt/train/pretrain", params=params)
     findings = check_entries(load_config(layout), [entry])
     assert findings.misspelt == ("a: nothing reads restor (did you mean restore?)",)
-    assert findings.faults == findings.unread == ()
+    assert findings.faults == findings.notes == ()
 
 
 def test_checking_costs_no_more_than_a_few_times_reading(layout: Layout) -> None:

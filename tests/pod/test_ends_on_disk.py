@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -116,7 +116,7 @@ def test_a_result_that_cannot_be_written_for_good_is_named(tmp_path: Path, monke
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(files, "replace_file", refuses)
-    assert collect_result(tmp_path) == "out.json: Permission denied"
+    assert collect_result(tmp_path) == "result.json: Permission denied"
 
 
 def test_an_end_without_an_exit_status_tells_of_nothing_that_could_be_lost(layout: Layout, synced: Synced) -> None:
@@ -162,4 +162,24 @@ def test_files_that_are_gone_or_are_no_files_hold_nothing_back(layout: Layout) -
     for found in (Found(KEY, Ended(3)), gone):
         ends.found([found])
         wait_until(ready(ends, found), "nothing holds it back")
+    ends.close()
+
+
+def test_what_a_script_leaves_and_nobody_can_read_holds_nothing_back(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = layout.attempt("a", 1).directory
+    (directory / "script-outputs.json").write_bytes(encode(Outputs(ResultFile("out/a.json"))))
+    real = files.sync_files
+
+    def sync(path: Path, names: Sequence[str]) -> None:
+        if path.name == "out":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        real(path, names)
+
+    monkeypatch.setattr(files, "sync_files", sync)
+    ends = EndsOnDisk(layout, print)
+    found = Found(KEY, Ended(0))
+    ends.found([found])
+    wait_until(ready(ends, found), "nothing holds it back")
     ends.close()

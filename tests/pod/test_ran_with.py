@@ -194,14 +194,15 @@ def test_what_began_before_an_input_was_done_again_is_counted_shown_and_run_agai
     assert not older(fleet)
 
     assert fleet.try_("requeue", "train").stderr.splitlines() == [
-        "note: 2 done jobs that need them keep their results (eval, table): `--downstream` runs such jobs again, too"
+        "note: 2 done jobs that need them are not run again (eval, table): `--downstream` runs such jobs again, too"
     ]
     assert not older(fleet), "the input is not done again yet"
     assert fleet.run_all().end() == 0
     assert older(fleet) == {"eval": {"train": 2}}, "what needs the eval is as old as the eval"
     expected = (
         "1 done job began before what it needs was done again (eval): `dispatcher show eval` says what that is, "
-        "`dispatcher requeue --changed --downstream` runs such jobs again, and those that need them"
+        "`dispatcher requeue --changed --downstream` queues these again, those whose parameters have changed, and "
+        "those that need them"
     )
     assert expected in fleet.try_("status").stderr
     assert "newer inputs  train (attempt 2), done again since this job began\n" in fleet.run("show", "eval")

@@ -94,7 +94,14 @@ def test_results_and_metrics_of_a_script_without_an_edit(lab: Fleet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "why"), [("--without=all", "there is no such file in {0}"), ("--without=half", "not a JSON object")]
+    ("more", "why"),
+    [
+        (
+            "--without=all",
+            "there is no such file in {0}: the script writes it there if its command has {{attempt_dir}}",
+        ),
+        ("--without=half", "not a JSON object"),
+    ],
 )
 def test_a_result_that_is_missing_or_broken_is_named(lab: Fleet, more: str, why: str) -> None:
     lab.write_manifest([job("json", more)])

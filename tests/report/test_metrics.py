@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.api import Workspace
 from dispatcher.errors import UsageError
-from dispatcher.report.metrics import last_line
+from dispatcher.report.metrics import LastLines
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -198,11 +198,11 @@ def test_what_a_method_names_and_is_not_there_is_named(lab):
 def test_the_last_line_of_a_long_table(tmp_path):
     path = named(tmp_path, path="log.csv")
     path.write_text("step,loss\n" + "".join(f"{step},{step / 8}\n" for step in range(50_000)) + "50000,0.")
-    assert last_line(tmp_path) == {"step": 49999, "loss": 49999 / 8}
+    assert LastLines().of(tmp_path) == {"step": 49999, "loss": 49999 / 8}
     # How many lines come before is not counted.
     path.write_text("loss\n" + "0.125\n" * 50_000)
-    assert last_line(tmp_path) is None
+    assert LastLines().of(tmp_path) is None
     path.write_text("loss\n0.5\n0.25\n")
-    assert last_line(tmp_path) == {"step": 2, "loss": 0.25}
+    assert LastLines().of(tmp_path) == {"step": 2, "loss": 0.25}
     os.remove(path)
-    assert last_line(tmp_path) is None
+    assert LastLines().of(tmp_path) is None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -43,8 +42,8 @@ class Mirror:
         self._paths = paths
         self._directory = directory
         self._have: dict[str, tuple[int, int]] = {}
-        # None: not read yet.
-        self._own: Sequence[str] | None = None
+        # The files of the job's script. None: not read yet.
+        self._own: outputs.Outputs | None = None
         # An exit status that waits for the rest of the log.
         self._exit: bytes | None = None
         # How much of the log there was when it was last asked for.
@@ -61,7 +60,7 @@ class Mirror:
     def look(self) -> Look:
         """What to ask for next."""
         self._log_at = self._log_size()
-        return Look(directory=self._directory, have=self._have, log_at=self._log_at, paths=self._script_files())
+        return Look(directory=self._directory, have=self._have, log_at=self._log_at, paths=self._script_files().names)
 
     def take_in(self, seen: Seen) -> bool:
         """Write what is new into the workspace; whether there is more to fetch at once."""
@@ -103,18 +102,22 @@ class Mirror:
                 for folder in reversed(Path(name).parents[:-1]):
                     (self._paths.directory / folder).mkdir(exist_ok=True)
                 files.replace_file(self._paths.directory / name, contents[name], durable=False)
+            result = self._script_files().result
+            if result is not None and result.path in stamps and result.path not in contents:
+                # It has become too long: what it was before is not the result.
+                (self._paths.directory / result.path).unlink(missing_ok=True)
             log_is_complete = self._append(seen)
             self._have |= stamps
             if self._exit is not None and log_is_complete and not self.is_complete:
                 self._complete(self._exit)
         return not log_is_complete
 
-    def _script_files(self) -> Sequence[str]:
+    def _script_files(self) -> outputs.Outputs:
         """Those in which the job's script leaves its result and metrics."""
         if self._own is None:
             with contextlib.suppress(OSError):
-                self._own = outputs.read_outputs(self._paths.directory).names
-        return self._own or ()
+                self._own = outputs.read_outputs(self._paths.directory)
+        return self._own or outputs.Outputs()
 
     def _complete(self, status: bytes) -> None:
         # One that has printed nothing has a log all the same.

@@ -124,7 +124,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What is new of one attempt's directory. `log` begins at the offset `log_at`; the log is `log_size` long now.
 
     A log that has become shorter is sent from its beginning, and `log_at` is 0. `is_alive`: whether a process holds the
-    liveness lock, as far as this host can tell; None where locks do not work. It is asked before the files are read: a
+    liveness lock, as far as this host can tell; None where locks do not work. What is too long to be sent has a stamp
+    and is not in `files`. It is asked before the files are read: a
     wrapper that was gone then has left its exit status in `files`, or none. `error` names what could not be read;
     nothing else is told then.
 

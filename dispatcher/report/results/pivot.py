@@ -11,6 +11,7 @@ import msgspec
 
 from dispatcher.errors import UsageError, nearest
 from dispatcher.report.pivot import Values, mean, median, natural, std
+from dispatcher.report.results.rows import no_value_text
 from dispatcher.report.selection import cell_text
 from dispatcher.report.tables import number_text
 
@@ -205,7 +206,7 @@ def check_key(results: Sequence[Mapping[str, Any]], key: str) -> None:
     """Raise UsageError for a key that no result has."""
     if results and all(result.get(key) is None for result in results):
         known = list(dict.fromkeys(name for result in results for name in result))
-        raise UsageError(f"no result has {key!r}{nearest(key, known)}")
+        raise UsageError(no_value_text(key, known))
 
 
 def number_of(result: Mapping[str, Any], key: str) -> float | None:
@@ -216,6 +217,12 @@ def number_of(result: Mapping[str, Any], key: str) -> float | None:
     number = result.get(key)
     if number is None:
         return None
+    if isinstance(number, dict):
+        names = ", ".join(f"{key}.{name}" for name in number)
+        raise UsageError(
+            f"{result.get('job_id')}: {key} is an object: `values: [{names}]` of `result` of the method in "
+            "dispatcher.yaml takes numbers out of there"
+        )
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise UsageError(f"{result.get('job_id')}: {key} is {number!r}, which is not a number")
     try:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
-
-import msgspec
 
 from dispatcher.outlets.base import Ended
 from dispatcher.outlets.wrapper import read_exit
@@ -15,6 +12,7 @@ from dispatcher.report.ran import RanWith
 from dispatcher.report.results.rows import Results
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state import journal
+from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import BY_HAND, PRUNED, Record, State
 from dispatcher.workspace import Layout
 
@@ -35,6 +33,8 @@ def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Resu
         if record.result_lacks and attempt == record.attempt:
             results.lacking[job] = record.result_lacks
         if data is None:
+            if attempt and (lost := snapshot.lost_result(job)):
+                results.unreadable[job] = lost
             if every_job:
                 results.add(_fixed(job, record, record.attempt or None), snapshot.entry(job), {})
             continue
@@ -56,21 +56,6 @@ def read_results(layout: Layout, snapshot: Snapshot, *, every_job: bool) -> Resu
         results.add(_fixed(job, record, attempt), entry or listed, result or {})
     _set_times(layout, results, older)
     return results
-
-
-def parse_result(data: bytes) -> dict[str, Any] | None:
-    """The object in a `result.json`; None when it is anything else.
-
-    Also with NaN and Infinity, which are no JSON, but which Python's json writes.
-    """
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
-    return value if isinstance(value, dict) else None
 
 
 def last_success(layout: Layout, job: str, record: Record) -> int:

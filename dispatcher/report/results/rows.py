@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.errors import UsageError, nearest
@@ -18,6 +18,19 @@ BEFORE: Final = ("job_id", "state", "method")
 AFTER: Final = ("attempt", "started_at", "finished_at")
 FIXED: Final = frozenset((*BEFORE, *AFTER))
 TIMES: Final = ("started_at", "finished_at")
+
+
+def no_value_text(key: str, known: Collection[str]) -> str:
+    """Why no result can be shown under `key`; `known` are the keys of results."""
+    if key in known:
+        return f"no result has a value for {key!r}: it is null in all of them, as NaN and infinity are in JSON"
+    within = key.partition(".")[0]
+    if within != key and within in known:
+        return (
+            f"no result has {key!r}, but {within!r}: with `result: {{path: FILE, values: [{key}]}}` the method in "
+            "dispatcher.yaml takes it out of there"
+        )
+    return f"no result has {key!r}{nearest(key, known)}"
 
 
 class Results(list[dict[str, Any]]):
@@ -74,7 +87,7 @@ class Results(list[dict[str, Any]]):
     def check_value(self, key: str) -> None:
         """Raise UsageError for a key that no row has; it names the results before the parameters."""
         if self and all(row.get(key) is None for row in self):
-            raise UsageError(f"no result has {key!r}{nearest(key, [*self.values, *self.parameters])}")
+            raise UsageError(no_value_text(key, [*self.values, *self.parameters]))
 
     @property
     def columns(self) -> list[str]:

@@ -114,6 +114,20 @@ def test_what_the_script_did_not_leave_holds_nothing_back(attempt: Attempt, ther
     assert collect_result(attempt.home.directory) == "out/log.csv: not on its host, or longer than 1.0 MiB"
 
 
+def test_a_result_that_has_become_too_long_is_not_what_it_was_before(attempt: Attempt) -> None:
+    (attempt.home.directory / "script-outputs.json").write_bytes(
+        encode(Outputs(ResultFile("log.csv"), is_elsewhere=True))
+    )
+    (attempt.there.directory / "log.csv").write_text("loss\n5\n")
+    attempt.fetch()
+    assert (attempt.home.directory / "log.csv").exists()
+    with open(attempt.there.directory / "log.csv", "ab") as log:
+        log.write(b"1\n" * (1 << 19))
+    attempt.there.exit.write_text("ended")
+    attempt.fetch()
+    assert collect_result(attempt.home.directory) == "log.csv: not on its host, or longer than 1.0 MiB"
+
+
 def test_a_log_that_the_job_begins_anew(attempt: Attempt) -> None:
     attempt.there.log.write_text("0123456789")
     attempt.fetch()

@@ -75,10 +75,12 @@ def look_at_file(directory: str, name: str, had: Optional[List[int]], seen: Data
     with opened as file:
         found = os.fstat(file.fileno())
         stamp = [found.st_mtime_ns, found.st_size]
-        if stamp == had or found.st_size > LONGEST_FILE:
+        if stamp == had:
             return
-        seen["files"][name] = encoded(file.read(LONGEST_FILE))
+        # One that is too long is told by its stamp alone.
         seen["stamps"][name] = stamp
+        if found.st_size <= LONGEST_FILE:
+            seen["files"][name] = encoded(file.read(LONGEST_FILE))
 
 
 def look_at_log(path: str, log_at: int, seen: Data, budget: List[int]) -> None:

@@ -161,7 +161,7 @@ def test_what_waits_ends_after_its_timeout(programmed) -> None:
         signal.signal(signal.SIGINT, before)
     assert outcome.code == 124
     assert outcome.out == ""
-    assert "c goes on" in outcome.err
+    assert "only the waiting has ended, not c: " in outcome.err
     assert "--timeout is over" in outcome.err
     assert programmed.run("submit", "--wait", "--timeout", "200ms", "--", "true").code in (2, 124)
     assert programmed.run("logs", "-f", "c", "--timeout", "0.2").code == 124

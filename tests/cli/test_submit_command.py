@@ -358,7 +358,7 @@ def test_waiting_says_that_no_pod_is_running_and_ends_when_interrupted(empty: Fl
     assert "true-1 waits: no pod is running" in process.stderr.readline()
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 130
-    assert "true-1 goes on" in process.stderr.read()
+    assert "only the waiting has ended, not true-1: " in process.stderr.read()
     assert empty.run_all().end() == 0
     assert empty.states() == {"true-1": "done"}
 
@@ -400,7 +400,7 @@ def test_ctrl_c_while_it_looks_after_a_job_ends_the_waiting(empty: Fleet) -> Non
     empty.wait_running("j")
     pod.kill()
     _, said = process.communicate(timeout=PATIENCE_S)
-    assert (process.returncode, "j goes on" in said) == (130, True), said
+    assert (process.returncode, "only the waiting has ended, not j: " in said) == (130, True), said
     assert empty.record("j").state == "running"
     empty.run("cancel", "j", "--yes")
     empty.run("poll")

@@ -1,7 +1,7 @@
-"""Which jobs are older than the jobs that they need: one of these was done again after they had begun.
+"""Which jobs are older than the jobs that they need: one of these was done again after they had been claimed.
 
-What tells is the order of the journal's lines (Record.inputs_at, Record.redone), so the clocks of hosts do not matter.
-Of a job that was adopted or set by hand it is unknown what it began with, and nothing is said.
+The order of the journal's lines decides (Record.inputs_at, Record.redone), so the clocks of hosts do not matter. Of a
+job that was adopted or set by hand it is unknown what it began with: it counts as current.
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ _COMPARED: Final = IN_FLIGHT | {State.DONE, State.FAILED}
 
 
 class NewerInputs:
-    """Finds them for one snapshot after the other. What costs is how many jobs need one that was done again."""
+    """Finds them for one snapshot after the other.
+
+    The entries are searched once for those that need a job that was done again, and again when there is another such
+    job; without such jobs nothing is searched.
+    """
 
     def __init__(self) -> None:
         self._seen: tuple[object, object] | None = None

@@ -24,7 +24,6 @@ from dispatcher.outlets.base import Ended, Key
 from dispatcher.outlets.wrapper import has_result, sync_end
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
-from dispatcher.run_state.states import RESULT_LACKS
 from dispatcher.workspace import Layout
 
 # After a file that could not be written to the disk.
@@ -131,7 +130,7 @@ class EndsOnDisk:
         kept = self._there.get(key)
         if ended is None or kept is None or not ended.is_done:
             return ended
-        error = f"{RESULT_LACKS}{kept.lacking}" if kept.lacking else ended.error
+        error = f"result: {kept.lacking}" if kept.lacking else ended.error
         return msgspec.structs.replace(ended, has_result=kept.has_result, error=error)
 
     def _ask(self, key: Key, is_done: bool) -> None:

@@ -57,8 +57,6 @@ MARKABLE = (State.DONE, State.FAILED)
 BY_HAND = "set by hand"
 # The reason of a job that is done although its last attempt was stopped: an adaptive sweep had seen enough of it.
 PRUNED = "pruned"
-# How the error of a job begins that is done, and whose script has not left its result where its method says.
-RESULT_LACKS = "result: "
 # Words of the commands (cancel, pause) that people also write as a state.
 _MEANT = {"cancel": State.ABANDONED, "canceled": State.ABANDONED, "cancelled": State.ABANDONED, "paused": State.HELD}
 
@@ -91,7 +89,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     the pause before it has doubled since an attempt last got further. `furthest_checkpoint` and `furthest_step` are the
     greatest steps that attempts have saved and reported; they are never compared with each other. `checkpoint_at` is
     where the last checkpoint is kept (OutletOffer.place); only in workspaces with configured hosts. `error` is the last
-    error line of the last failed attempt. `external`: a process that no dispatcher started runs or ran the job.
+    error line of the last failed attempt, and what the result of a done one lacks. `external`: a process that no dispatcher started runs or ran the job.
     `desired` is the state that a person asked for while the job runs; `done` is asked for by an adaptive sweep.
     `priority` and `time_limit` (with a unit) replace those of the manifest's entry. `code` is the shipped code that the
     attempt runs: its commit, `+dirty` if the files differ from it, and the digest of the archive, both shortened; None
@@ -153,9 +151,12 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def result_lacks(self) -> str:
-        """What of the result of a job that is done its script has not left where its method says; empty: nothing."""
-        is_own = self.state is State.DONE and self.error is not None and self.error.startswith(RESULT_LACKS)
-        return self.error or "" if is_own else ""
+        """What of the result of a job that is done its script has not left where its method says; empty: nothing.
+
+        That is the only error of such a job, unless a person or another program has set it to done.
+        """
+        is_ours = self.state is State.DONE and self.ran_with is not None and self.reason != BY_HAND
+        return (self.error or "") if is_ours else ""
 
     def fields(self) -> dict[str, Any]:
         """The record as a flat dict of JSON values in the order of a status line: without defaults, `rev` last."""

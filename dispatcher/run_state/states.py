@@ -89,7 +89,8 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     the pause before it has doubled since an attempt last got further. `furthest_checkpoint` and `furthest_step` are the
     greatest steps that attempts have saved and reported; they are never compared with each other. `checkpoint_at` is
     where the last checkpoint is kept (OutletOffer.place); only in workspaces with configured hosts. `error` is the last
-    error line of the last failed attempt, and what the result of a done one lacks. `external`: a process that no dispatcher started runs or ran the job.
+    error line of the last failed attempt, or what the result of a done one lacks. `external`: a process that no
+    dispatcher started runs or ran the job.
     `desired` is the state that a person asked for while the job runs; `done` is asked for by an adaptive sweep.
     `priority` and `time_limit` (with a unit) replace those of the manifest's entry. `code` is the shipped code that the
     attempt runs: its commit, `+dirty` if the files differ from it, and the digest of the archive, both shortened; None

@@ -72,11 +72,13 @@ def test_words_variables_and_secrets(contained):
 RUNS = os.fsencode(PODMAN) + b"\0"
 
 
-def command_lines() -> list[bytes]:
+def command_lines(group: int | None = None) -> list[bytes]:
+    """Of all processes, or of those in one process group."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            found.append(path.read_bytes())
+            if group in (None, os.getpgid(int(path.parent.name))):
+                found.append(path.read_bytes())
     return found
 
 
@@ -84,7 +86,8 @@ def command_lines() -> list[bytes]:
 def test_told_to_stop_while_the_container_starts(contained, pause_s):
     """Podman then leaves with status 0, which must not be taken for that of the command."""
     one = contained.start("", arguments=["sleep", "60"])
-    wait_until(lambda: any(line.startswith(RUNS) and b"\0run\0" in line for line in command_lines()), "podman runs")
+    group = one.process.pid
+    wait_until(lambda: any(one.startswith(RUNS) and b"\0run\0" in one for one in command_lines(group)), "podman runs")
     time.sleep(pause_s)
     one.tell_group()
     assert one.ended().status == 143

@@ -292,8 +292,9 @@ class Workspace:
                 f"name the jobs: ids, globs such as 'fft_*'{also}, --state, --user or --where key=value{more}"
             )
         filters = list(states), _parsed(where, user)
-        which: dict[str, Any] = {"changed": changed, "no_result": no_result, "downstream": downstream}
-        return changes.plan(self.snapshot(), state, names, *filters, **which)
+        return changes.plan(
+            self.snapshot(), state, names, *filters, changed=changed, no_result=no_result, downstream=downstream
+        )
 
     def apply(self, plan: changes.Plan) -> Changes:
         """Apply a plan to every job for which it is still possible."""
@@ -396,8 +397,11 @@ class Workspace:
         are lost, or not where their methods say. `downstream` adds all done and failed jobs that need the selected
         ones, directly or through others. Jobs that cannot be changed are in the result's `refused`, with the reason.
         """
-        which: dict[str, Any] = {"changed": changed, "no_result": no_result, "downstream": downstream}
-        return self.apply(self.plan(State.QUEUED, names, states=states, where=where, user=user, **which))
+        plan = self.plan(
+            State.QUEUED, names, states=states, where=where, user=user,
+            changed=changed, no_result=no_result, downstream=downstream,
+        )  # fmt: skip
+        return self.apply(plan)
 
     def hold(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes:
         """Keep jobs from being claimed until requeued. Globs select queued jobs only. Otherwise like `requeue`."""

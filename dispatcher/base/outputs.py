@@ -144,12 +144,11 @@ def read_outputs(directory: Path) -> Outputs:
         return Outputs(is_damaged=True)
 
 
-def collect_result(directory: Path) -> str:
+def collect_result(directory: Path, outputs: Outputs) -> str:
     """Copy the script's result into `result.json`, durably; why it has none, or not all of it, empty when it has.
 
     What the job has reported itself stays. Raises OSError where it cannot be told, or written, now.
     """
-    outputs = read_outputs(directory)
     reported = _reported(directory)
     source = outputs.result
     if source is None:
@@ -165,8 +164,11 @@ def collect_result(directory: Path) -> str:
             name = contract.RESULT_FILE
             files.replace_file(directory / name, data)
             name = source.path
-    except (_NoResultError, RecursionError) as error:
+    except _NoResultError as error:
         problem = str(error)
+    except RecursionError:
+        # In Python's words, which depend on where it noticed.
+        problem = "maximum recursion depth exceeded"
     except OSError as error:
         if files.is_passing(error):
             raise
@@ -231,13 +233,18 @@ def is_own(directory: Path, name: str) -> bool:
     return os.path.realpath(directory / name).startswith(f"{os.path.realpath(directory)}/")
 
 
-def _parse_object(data: bytes, line: int = 0) -> dict[str, Any]:
-    """Also with NaN and Infinity, which are no JSON, but which Python's json writes."""
+def json_object(data: bytes) -> dict[str, Any] | None:
+    """A JSON object, also with NaN and Infinity, which are no JSON, but which Python's json writes; None: none."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _parse_object(data: bytes, line: int = 0) -> dict[str, Any]:
+    value = json_object(data)
+    if value is None:
         raise _NoResultError(f"line {line} is not a JSON object" if line else "not a JSON object")
     return value
 

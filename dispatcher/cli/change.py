@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import msgspec
@@ -209,9 +209,14 @@ def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
         click.echo(f"{job}: deleted")
 
 
-def _request(state: State, verb: str, asked: Asked, **which: Any) -> int:
+def _request(
+    state: State, verb: str, asked: Asked, *, changed: bool = False, no_result: bool = False, downstream: bool = False
+) -> int:
     workspace = open_workspace()
-    plan = workspace.plan(state, asked.jobs, states=asked.states, where=asked.where, **which)
+    plan = workspace.plan(
+        state, asked.jobs, states=asked.states, where=asked.where,
+        changed=changed, no_result=no_result, downstream=downstream,
+    )  # fmt: skip
     if len(plan.jobs) > MANY:
         confirm(_question(verb, plan.jobs), yes=asked.yes)
     # Without jobs there is nothing to change, so no lock is taken.
@@ -226,8 +231,8 @@ def _request(state: State, verb: str, asked: Asked, **which: Any) -> int:
     elif plan.left_alone:
         click.echo(f"nothing to {verb}{_already(plan)}")
     else:
-        none = _NONE_CHANGED if which.get("changed") else "no job matches"
-        none = "no selected job is known to lack its result" if which.get("no_result") else none
+        none = _NONE_CHANGED if changed else "no job matches"
+        none = "no selected job is known to lack its result" if no_result else none
         click.echo(f"nothing to {verb}: {none}")
     if plan.unknown:
         note(

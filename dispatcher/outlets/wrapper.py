@@ -6,13 +6,14 @@ import json
 import os
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from dispatcher import contract
-from dispatcher.base import files, outputs
+from dispatcher.base import files
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.outlets.base import CANNOT_START, Ended, Unknown
@@ -136,9 +137,9 @@ def has_result(directory: Path) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_size > 0
 
 
-def sync_end(directory: Path) -> None:
+def sync_end(directory: Path, own: Sequence[str]) -> None:
     """Put what the end of an attempt tells of on the disk, the script's own files first. Raises OSError."""
-    for path in (directory / name for name in outputs.read_outputs(directory).names):
+    for path in (directory / name for name in own):
         try:
             files.sync_files(path.parent, [path.name])
         except OSError as error:

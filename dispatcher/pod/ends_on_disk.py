@@ -157,10 +157,11 @@ class EndsOnDisk:
         lacking = ""
         try:
             with files.storing("syncing the files in", directory):
+                left = outputs.read_outputs(directory)
                 # A job that removes its own directory is done all the same.
                 if is_done and directory.is_dir():
-                    lacking = outputs.collect_result(directory)
-                sync_end(directory)
+                    lacking = outputs.collect_result(directory, left)
+                sync_end(directory, left.names)
                 return _Kept(has_result(directory), lacking)
         except StorageError as error:
             return str(error)

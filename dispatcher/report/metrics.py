@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fnmatch
 import io
-import json
 import math
 import os
 from array import array
@@ -228,7 +227,7 @@ class LineParser:
         try:
             return _DECODER.decode_lines(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return [parse_line(raw) for raw in data.split(b"\n")[:-1]]
+            return [outputs.json_object(raw) for raw in data.split(b"\n")[:-1]]
 
     def _with_step(self, line: dict[str, Any]) -> dict[str, Any] | None:
         self._count += 1
@@ -359,15 +358,6 @@ class MetricsFile:
         if self.why or left_out:
             many = f"more than {_MOST_NAMES:,} metrics, of which the others are left out" if left_out else ""
             metrics.incomplete[str(self.path)] = "; ".join(filter(None, (self.why, many)))
-
-
-def parse_line(raw: bytes) -> dict[str, Any] | None:
-    """A line of a metrics file, also with a NaN as Python's json writes it; None for one that is damaged."""
-    try:
-        value = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def is_step(value: Any) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import Any
 
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.outputs import json_object
 from dispatcher.run_state.states import BY_HAND, Record, State
 from dispatcher.workspace import Layout
 
@@ -22,10 +22,7 @@ def parse_result(data: bytes) -> dict[str, Any] | None:
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        try:
-            value = json.loads(data)
-        except (ValueError, RecursionError):
-            return None
+        return json_object(data)
     return value if isinstance(value, dict) else None
 
 

@@ -176,7 +176,9 @@ def fault_of_values(method: Method, entry: Entry) -> str:
 
 def _lacking(method: Method, entry: Entry) -> str:
     """Which placeholder cannot be filled for the want of a key; empty when all can."""
-    for key in unfilled(method, entry)[:1]:
+    lacking = unfilled(method, entry)
+    if lacking:
+        key = lacking[0]
         near = nearest(key, [*entry.document(), *OWN_PLACEHOLDERS])
         return f"the command has {{{key}}}, which the entry does not have{near}; {braces_advice(key)}"
     key = unfilled_path(method, entry)

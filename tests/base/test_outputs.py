@@ -12,10 +12,14 @@ import pytest
 from syncs import noted_syncs
 
 from dispatcher.base import files, outputs
-from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, Table, collect_result
+from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, Table, collect_result, read_outputs
 from dispatcher.base.values import BadValueError
 
 NO_FILE = "there is no such file in {0}: the script writes it there if its command has {{attempt_dir}}"
+
+
+def collect(directory: Path) -> str:
+    return collect_result(directory, read_outputs(directory))
 
 
 def collected(directory: Path, source: object, text: str | bytes | None) -> tuple[dict[str, Any] | None, str]:
@@ -26,7 +30,7 @@ def collected(directory: Path, source: object, text: str | bytes | None) -> tupl
         path = directory / parsed.path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    lacking = collect_result(directory)
+    lacking = collect(directory)
     result = directory / "result.json"
     return (json.loads(result.read_bytes()) if result.exists() else None), lacking
 
@@ -102,7 +106,7 @@ def test_an_error_of_the_storage_is_no_proof_of_absence(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(files, "read_at_once", fails)
     with pytest.raises(OSError, match="Stale"):
-        collect_result(tmp_path)
+        collect(tmp_path)
 
 
 def test_the_result_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,15 +154,15 @@ def test_rows_that_arrive_in_parts() -> None:
 def test_what_is_lacking_is_said_again_by_a_second_try(tmp_path: Path) -> None:
     (tmp_path / "script-outputs.json").write_bytes(outputs.encode(Outputs(ResultFile("a.json", ("loss", "acc")))))
     (tmp_path / "a.json").write_text('{"loss": 1}')
-    assert [collect_result(tmp_path) for _ in range(2)] == ["a.json: it has no acc (known: loss)"] * 2
+    assert [collect(tmp_path) for _ in range(2)] == ["a.json: it has no acc (known: loss)"] * 2
     (tmp_path / "result.json").write_text('{"loss": 3}\n')
-    assert collect_result(tmp_path) == "", "what the job has reported stays"
+    assert collect(tmp_path) == "", "what the job has reported stays"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]"])
 def test_a_damaged_list_of_files_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "script-outputs.json").write_text(text)
-    assert collect_result(tmp_path) == "script-outputs.json, which says where it is, is damaged"
+    assert collect(tmp_path) == "script-outputs.json, which says where it is, is damaged"
 
 
 def test_metrics_behind_a_link_out_of_the_attempt_are_not_its_own(tmp_path: Path) -> None:

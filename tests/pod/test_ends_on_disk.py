@@ -13,7 +13,7 @@ from fleet import wait_until
 from syncs import noted_syncs
 
 from dispatcher.base import files
-from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_result, encode
+from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_result, encode, read_outputs
 from dispatcher.outlets.base import Ended, Key, Slot
 from dispatcher.pod import ends_on_disk
 from dispatcher.pod.ends_on_disk import EndsOnDisk
@@ -23,6 +23,10 @@ from dispatcher.workspace import Layout
 
 Synced = list[tuple[str, list[str]]]
 KEY = Key("a", 1)
+
+
+def collect(directory: Path) -> str:
+    return collect_result(directory, read_outputs(directory))
 
 
 @pytest.fixture
@@ -116,7 +120,7 @@ def test_a_result_that_cannot_be_written_for_good_is_named(tmp_path: Path, monke
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(files, "replace_file", refuses)
-    assert collect_result(tmp_path) == "result.json: Permission denied"
+    assert collect(tmp_path) == "result.json: Permission denied"
 
 
 def test_an_end_without_an_exit_status_tells_of_nothing_that_could_be_lost(layout: Layout, synced: Synced) -> None:

@@ -123,7 +123,8 @@ class Mirror:
         # One that has printed nothing has a log all the same.
         self._paths.log.touch()
         # With an exit status nothing more is fetched, also by a dispatcher that begins after a power cut.
-        sync_end(self._paths.directory)
+        own = self._own or outputs.read_outputs(self._paths.directory)
+        sync_end(self._paths.directory, own.names)
         files.replace_file(self._paths.exit, status)
         self.is_complete = True
 

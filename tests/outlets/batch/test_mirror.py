@@ -10,12 +10,16 @@ import pytest
 from outlets.remote.calls import ask
 from syncs import noted_syncs
 
-from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_result, encode
+from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_result, encode, read_outputs
 from dispatcher.outlets.batch.mirror import NAMES, Mirror
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import Read, Seen
 from dispatcher.outlets.remote.road import LocalRoad
 from dispatcher.workspace import AttemptPaths
+
+
+def collect(directory: Path) -> str:
+    return collect_result(directory, read_outputs(directory))
 
 
 @pytest.fixture
@@ -92,7 +96,7 @@ def test_what_the_script_leaves_comes_with_the_exit_status_and_is_on_the_disk_be
     attempt.fetch()
     names = [name for name, _ in syncs]
     assert names.index("summary.json") < names.index("log.csv") < len(names) - 2
-    assert collect_result(attempt.home.directory) == ""
+    assert collect(attempt.home.directory) == ""
     assert attempt.home.result.read_text() == '{"loss": 1}\n'
     assert (attempt.home.directory / "log.csv").read_text() == "loss\n2\n"
 
@@ -111,7 +115,7 @@ def test_what_the_script_did_not_leave_holds_nothing_back(attempt: Attempt, ther
     attempt.there.exit.write_text("ended")
     assert not attempt.fetch()
     assert attempt.home.exit.exists()
-    assert collect_result(attempt.home.directory) == "out/log.csv: not on its host, or longer than 1.0 MiB"
+    assert collect(attempt.home.directory) == "out/log.csv: not on its host, or longer than 1.0 MiB"
 
 
 def test_a_result_that_has_become_too_long_is_not_what_it_was_before(attempt: Attempt) -> None:
@@ -125,7 +129,7 @@ def test_a_result_that_has_become_too_long_is_not_what_it_was_before(attempt: At
         log.write(b"1\n" * (1 << 19))
     attempt.there.exit.write_text("ended")
     attempt.fetch()
-    assert collect_result(attempt.home.directory) == "log.csv: not on its host, or longer than 1.0 MiB"
+    assert collect(attempt.home.directory) == "log.csv: not on its host, or longer than 1.0 MiB"
 
 
 def test_a_log_that_the_job_begins_anew(attempt: Attempt) -> None:

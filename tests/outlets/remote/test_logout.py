@@ -35,7 +35,7 @@ exec "$@"
 """
 WRAPPER = b'echo "${SCOPE-no}" >"$DISPATCHER_ATTEMPT_DIR/exit.json"\n'
 USER = "nobody"
-DIRECTORY = f"/home/{USER}/work/1"
+DIRECTORY = f"/home/{USER}/attempts/1"
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def launch(bed: SshBed, connection: Connection, kills: str, enable: str) -> Laun
 
 def scope(bed: SshBed, connection: Connection) -> str:
     wait_until(lambda: ask(connection, Check(directories=[DIRECTORY])).attempts[0].has_exit, "it has ended")
-    return bed["h1"].path("work/1/exit.json").read_text().strip()
+    return bed["h1"].path("attempts/1/exit.json").read_text().strip()
 
 
 def test_a_host_that_leaves_processes_alone(host: tuple[SshBed, Connection]) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 COMPILED: Final = "compiled"
 CACHE: Final = "jax_compilation_cache_dir"
+DETERMINISTIC: Final = "--xla_gpu_deterministic_ops"
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,17 @@ def tell_differences(saved: Any, now: Mapping[str, Any], where: str) -> None:
     changed = differences(saved, now) if isinstance(saved, Mapping) else []
     if changed:
         _log.warning("%s: the training goes on, but not bit for bit as before: %s", where, "; ".join(changed))
+
+
+def tell_inexact(platform: str) -> None:
+    """Log that a training on GPUs does not have the same bits each time, if XLA may add in any order there."""
+    words = [word for word in os.environ.get("XLA_FLAGS", "").split() if word.partition("=")[0] == DETERMINISTIC]
+    if platform == "gpu" and (not words or words[-1].partition("=")[2].lower() in ("false", "0")):
+        _log.warning(
+            "XLA adds in any order on GPUs: this training resumes where it stopped, but not bit for bit; "
+            "env: {XLA_FLAGS: %s=true} of its entry or method makes it exact, and slower",
+            DETERMINISTIC,
+        )
 
 
 def keep_compiled(spec: ExecutionSpec) -> None:

@@ -284,6 +284,8 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         check_best(self.BEST, names if type(self).evaluated is Trainer.evaluated else [])
         if self.main_process():
             _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table(trains=trains))
+            if trains:
+                surroundings.tell_inexact(self.spec.hardware.platform)
 
     def begin(self) -> None:
         """Prepare, and make the state unless one was restored."""

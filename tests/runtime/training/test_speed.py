@@ -129,6 +129,34 @@ def test_what_the_bits_depend_on_is_saved_and_a_difference_is_told(
     assert "jaxlib" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("platform", "flags", "is_told"),
+    [
+        ("cpu", "", False),
+        ("gpu", "", True),
+        ("gpu", "--xla_gpu_autotune_level=0", True),
+        ("gpu", "--xla_gpu_deterministic_ops=false", True),
+        ("gpu", "--xla_gpu_deterministic_ops=true --xla_gpu_deterministic_ops=0", True),
+        ("gpu", "--xla_gpu_deterministic_ops", False),
+        ("gpu", "--xla_gpu_autotune_level=0 --xla_gpu_deterministic_ops=true", False),
+    ],
+)
+def test_a_training_on_gpus_tells_that_it_is_not_exact(
+    platform: str,
+    flags: str,
+    is_told: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    job = made(tmp_path, cls=Counted, steps=2)
+    job.spec = dataclasses.replace(job.spec, hardware=dataclasses.replace(job.spec.hardware, platform=platform))
+    with caplog.at_level(logging.WARNING):
+        job.prepare()
+    assert ("XLA_FLAGS: --xla_gpu_deterministic_ops=true" in caplog.text) == is_told
+
+
 def test_compiled_programs_of_accelerators_are_kept_by_the_version_of_jaxlib(tmp_path: Path) -> None:
     config: Any = jax.config
     before = getattr(config, surroundings.CACHE)

@@ -13,6 +13,7 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.errors import StateError, UsageError, nearest
 from dispatcher.report.pivot import mean, std
+from dispatcher.report.results.rows import no_value_text
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter, sort_key
@@ -202,7 +203,7 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
     places = board.places(wanted)
     of_y = results.by_name.get(y)
     if of_y is None and not results.pending:
-        raise UsageError(f"no result has {y!r}{nearest(y, results.names())}")
+        raise UsageError(no_value_text(y, results.names()))
     of_x = results.by_name.get(x) if x not in columns.keys else None
     column = columns.column(x) if of_x is None else None
     states = columns.column("state")

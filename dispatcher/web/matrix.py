@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dispatcher.base.values import text_of
-from dispatcher.errors import UsageError, nearest
+from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import literal
 from dispatcher.report.pivot import mean, std
+from dispatcher.report.results.rows import no_value_text
 from dispatcher.run_state.states import State
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
@@ -86,7 +87,7 @@ def _numbers(board: Board, value: str | None) -> dict[str, float] | None:
         return None
     found = board.results.by_name.get(value)
     if found is None and not board.results.pending:
-        raise UsageError(f"no result has {value!r}{nearest(value, board.results.names())}")
+        raise UsageError(no_value_text(value, board.results.names()))
     return found or {}
 
 

@@ -139,11 +139,14 @@ def test_pods_shows_use_and_who_else_is_on_a_gpu(fleet: Fleet, driver: Driver, b
 
     first, second = wait_until(lambda: (found := slots())[0]["gpu_percent"] is not None and found, "the use is shown")
     assert (first["gpu_percent"], first["memory_used_mib"]) == (70, 30 * 1024)
-    assert first["gpu_percent_hour"] in (51, 52, 58), "the mean of 33 and of one or two minutes with 70"
+    hour = (51, 52, 58)
+    assert first["gpu_percent_hour"] in hour, "the mean of 33 and of one or two minutes with 70"
     assert (second["gpu_percent"], second["gpu_percent_hour"]) == (None, None)
     assert second["others"] == [{"pid": bob, "user": getpass.getuser(), "program": "sleep", "used_mib": 5}]
     text = fleet.run("pods")
-    assert f"70% (1h {first['gpu_percent_hour']}%)" in text and " ?" in text and f"0.0 GiB (sleep, pid {bob})" in text
+    # Another minute may have begun since.
+    assert any(f"70% (1h {mean}%)" in text for mean in hour), text
+    assert " ?" in text and f"0.0 GiB (sleep, pid {bob})" in text, text
     fleet.run("cancel", "a")
     fleet.wait_for("a", "abandoned")
 

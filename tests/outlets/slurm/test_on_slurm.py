@@ -194,7 +194,7 @@ def test_requeued_by_an_administrator(start_slurm: Start) -> None:
     assert (state.exit_code, state.reason) == (None, PREEMPTED)
     assert "started again by SLURM 1 times" in state.why
     assert (jobs.directory("j0") / "times").read_text() == "once\n"
-    wait_for(lambda: "started again by SLURM (restart 1)" in jobs.log("j0"), 20, "the second run says why it ends")
+    wait_for(lambda: "started again by SLURM (restart 1)" in jobs.log("j0"), 90, "the second run says why it ends")
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ _LONGEST_EXIT: Final = 65536
 
 
 def watch_interval_s(config: Config) -> float:
-    """How often wrappers look for `superseded`; more often where attempts count as lost sooner."""
+    """How often wrappers look for `superseded` and `stop`; more often where attempts count as lost sooner."""
     return max(1.0, min(WATCH_S, config.lost_after_s / 4))
 
 

@@ -191,6 +191,23 @@ def test_what_the_stop_file_says_is_the_reason(trial):
     assert (ended.exit_code, ended.exit_reason) == (143, "preempted")
 
 
+def test_a_stop_whose_signal_was_lost(trial):
+    """As on SLURM, which sends none to a batch script that it is about to start."""
+    one = trial("trap 'echo told; exit 0' TERM; echo ready; while :; do sleep 0.05; done").start().says("ready")
+    one.paths.stop.write_text("\n")
+    ended = one.end()
+    assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (0, "", "TERM")
+    assert one.output.splitlines().count("told") == 1
+
+
+def test_what_was_stopped_before_it_began_runs_nothing(trial):
+    one = trial("touch ran")
+    one.paths.stop.write_text("preempted\n")
+    ended = one.start().end()
+    assert (ended.exit_code, ended.exit_reason) == (143, "preempted")
+    assert not (one.root / "ran").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_of_somebody_else_is_told_in_the_exit_status(trial, number):
     """As a scheduler that preempts sends it: the job saves and ends well, which is no success."""

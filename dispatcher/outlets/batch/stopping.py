@@ -41,10 +41,10 @@ class Stopper:
         if one.stop is not None and (one.stop.force or not force):
             return
         one.stop = Stop(reason or (one.stop.reason if one.stop else ""), force=force, by_scheduler=by_scheduler)
-        if reason:
-            # On a full disk the attempt is stopped all the same; only its exit status lacks the reason.
-            with contextlib.suppress(OSError):
-                files.write_new(one.paths.stop, reason.encode() + b"\n")
+        # Its wrapper looks for this file from time to time: a signal that comes while it is being started may be lost.
+        # On a full disk the attempt is stopped by the signal; then only its exit status lacks the reason.
+        with contextlib.suppress(OSError):
+            files.write_new(one.paths.stop, _content(one.stop))
         if one not in self._stops:
             self._stops.append(one)
 
@@ -123,9 +123,9 @@ class Stopper:
         for one in chosen:
             assert one.stop is not None
             one.stop.is_sent = True
-            if one.stop.reason and not self._landing.is_shared:
+            if not self._landing.is_shared:
                 path = posixpath.join(one.directory, contract.STOP_FILE)
-                writes.append(Write(path=path, content=one.stop.reason.encode() + b"\n"))
+                writes.append(Write(path=path, content=_content(one.stop)))
         cancels = self._scheduler.cancel([one.submitted for one in chosen], force=force)
 
         def take_in(answers: Sequence[Any]) -> None:
@@ -144,3 +144,7 @@ class Stopper:
             return self._scheduler.cancelled(answer)
         except OutletError as error:
             return str(error)
+
+
+def _content(stop: Stop) -> bytes:
+    return stop.reason.encode() + b"\n"

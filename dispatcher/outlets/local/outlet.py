@@ -263,8 +263,9 @@ class LocalOutlet:
         return Report(status, tree.placement)
 
     def _stop(self, tree: Tree, reason: str) -> None:
-        if reason and tree.stop_reason is None:
-            # On a full disk the attempt is stopped all the same; only its exit status lacks the reason.
+        if tree.stop_reason is None:
+            # Its wrapper looks for this file from time to time: a signal that comes while it is being started may be
+            # lost. On a full disk the attempt is stopped by the signal; then only its exit status lacks the reason.
             with contextlib.suppress(OSError):
                 files.write_new(tree.paths.stop, reason.encode() + b"\n")
         tree.ask_to_stop(reason)

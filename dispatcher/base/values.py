@@ -14,6 +14,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from dispatcher.base.variables import SETTABLE
 from dispatcher.errors import nearest
 
 # The failure reasons in records; "exit" and "signal" mean any exit status and any signal.
@@ -214,9 +215,10 @@ def _env_name(name: object) -> str:
         raise BadValueError(
             f"{shown(name)} is not a variable's name: letters, digits and '_', not beginning with a digit"
         )
-    if name.startswith("DISPATCHER_"):
+    if name.startswith("DISPATCHER_") and name not in SETTABLE:
         # They identify the attempt's processes: with another attempt's values they could not be found and stopped.
-        raise BadValueError(f"{name} is set by the dispatcher itself; choose another name")
+        settable = ", ".join(sorted(SETTABLE))
+        raise BadValueError(f"{name} is set by the dispatcher itself; those that env may set are {settable}")
     return name
 
 

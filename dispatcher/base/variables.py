@@ -1,10 +1,22 @@
-"""Which variables of an environment may be recorded: those of an allow-list, and never one that looks like a secret."""
+"""Variables of jobs: those of the dispatcher that people may set, and those that may be recorded.
+
+Recorded are those of an allow-list, and never one that looks like a secret.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
+
+from dispatcher import contract
+
+# Where the files of a job class are, each with the variable that has the last word on it.
+PLACES: Final[Mapping[str, str]] = {
+    place: f"DISPATCHER_{place.upper()}_OVERRIDE" for place in ("root", "data", "checkpoints", "results")
+}
+# `env` may set these; the other variables of this name identify attempts, and the dispatcher sets them itself.
+SETTABLE: Final = frozenset({*PLACES.values(), "DISPATCHER_WORK_OVERRIDE", contract.BATCH_SIZE})
 
 # What changes how a job computes, and where. A name may end with a *.
 RECORDED_VARIABLES: Final = (

@@ -7,11 +7,14 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from dispatcher.checkpoints.manifest import Manifest
 from dispatcher.errors import UsageError
+
+if TYPE_CHECKING:
+    # The configuration of hosts is read where the libraries of checkpoints are not installed.
+    from dispatcher.checkpoints.manifest import Manifest
 
 SCRATCH: Final = "ckpt.tmp"
 # Every checkpoint has it. A directory that has it and no manifest is the rest of one whose removal was interrupted.
@@ -28,7 +31,7 @@ _PART: Final = re.compile(r"[A-Za-z0-9_=@+][A-Za-z0-9_.=@+-]*")
 
 # Called with None right before a commit, and with the manifest of an existing checkpoint of that name; raises when this
 # run may not commit, or may not replace that checkpoint.
-Guard = Callable[[Manifest | None], None]
+Guard = Callable[["Manifest | None"], None]
 
 
 class Storage(Protocol):

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +96,7 @@ def check(context: click.Context, manifest: Path | None, as_json: bool) -> None:
         _check_submitted(config, found, findings)
     entries = () if found is None else found.entries
     if manifest is None and config.layout.submitted_manifest.exists() and not config.matrix.exists():
-        _warn_of_limits(config, entries, findings)
+        _warn(config, entries, findings)
         findings.note(f"there is no {config.matrix}: only the jobs of `dispatcher submit` are checked")
     else:
         _check_manifest(config, manifest or config.matrix, entries, findings)
@@ -146,8 +146,11 @@ def _check_submitted(config: Config, found: Examined, findings: _Findings) -> No
         findings.sound(path, {"jobs": len(found.entries)}, counted(len(found.entries), "job"))
 
 
-def _warn_of_limits(config: Config, entries: Iterable[Entry], findings: _Findings) -> None:
-    for line in Limits.of(config).unknown(entries):
+def _warn(config: Config, entries: Collection[Entry], findings: _Findings) -> None:
+    """Of limits on keys that no entry has, and of checkpoints on disks that vanish."""
+    from dispatcher.pod.placing import vanishing
+
+    for line in (*Limits.of(config).unknown(entries), *vanishing(config, entries, config.hosts.hosts)):
         findings.note(line, "warning")
 
 
@@ -159,7 +162,7 @@ def _check_manifest(config: Config, path: Path, submitted: tuple[Entry, ...], fi
         findings.faulty(error.where, error.problems)
         return
     faults, notes = _faults(config, loaded)
-    _warn_of_limits(config, (*loaded.entries.values(), *submitted), findings)
+    _warn(config, (*loaded.entries.values(), *submitted), findings)
     for line in notes:
         findings.note(line)
     if faults:

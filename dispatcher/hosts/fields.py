@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from dispatcher.base import devices, values
 from dispatcher.base.values import BadValueError, Reader, shown_at
-from dispatcher.errors import nearest
+from dispatcher.checkpoints.storage import is_url, normal
+from dispatcher.errors import UsageError, nearest
 from dispatcher.hosts.quantity import parse_quantity
 
 _SQUASH = re.compile(r"[0-9]+(:[0-9]+)?")
@@ -171,6 +172,23 @@ def parse_path(value: object) -> str:
     if not isinstance(value, str) or not value.isprintable() or not _PATH.fullmatch(value):
         raise BadValueError("expected an absolute path of the host, such as /scratch/lab, ~/lab or $SCRATCH/lab")
     return value.rstrip("/") or "/"
+
+
+def parse_place(value: object) -> str:
+    """A path as `parse_path` takes it, or the URL of an object store, which is expanded nowhere."""
+    if not isinstance(value, str) or not is_url(value):
+        try:
+            return parse_path(value)
+        except BadValueError as error:
+            raise BadValueError(f"{error}, or the URL of an object store, such as gs://bucket/lab") from None
+    if not value.isprintable() or " " in value or "$" in value:
+        raise BadValueError(
+            "expected the URL of an object store, such as gs://bucket/lab, without blanks and variables"
+        )
+    try:
+        return normal(value)
+    except UsageError as error:
+        raise BadValueError(str(error)) from None
 
 
 def parse_flag(value: object) -> bool:

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, get_args
 
 from dispatcher.base import values
 from dispatcher.base.values import BadValueError, Reader, shown
+from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import nearest
 from dispatcher.hosts import fields, kubernetes
 from dispatcher.hosts.container import parse_container
@@ -66,9 +67,10 @@ _Readers = Mapping[str, Reader]
 
 _CLUSTER_KEYS: Final[_Readers] = {
     **dict.fromkeys(
-        ("root", "work", "log", "share", "data", "checkpoints", "results", "cache_dir", "uv_dir"),
+        ("root", "work", "log", "share", "data", "results", "cache_dir", "uv_dir"),
         fields.parse_path,
     ),
+    "checkpoints": fields.parse_place,
     "mount": fields.parse_url,
     "uv_installer": fields.parse_word,
     "cache_size": fields.parse_juicefs_size,
@@ -324,7 +326,8 @@ def _read_keys(
 
 def _line(fault: fields.PartFault, place: str, readers: _Readers) -> str:
     key = fault.place.removeprefix(".")
-    if key in _SECRET_KEYS:
+    # What is wrong with a URL may be the password in it.
+    if key in _SECRET_KEYS or (isinstance(fault.value, str) and is_url(fault.value)):
         return f"{place}.{key}: {fault.message}"
     if fault.is_missing and key not in readers:
         kinds = [name for name, kind in _KINDS.items() if key in kind.readers]

@@ -70,6 +70,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     type: ClassVar[str] = ""
+    # Whether its disks, but for what is mounted on them, end when the host is preempted or deleted.
+    disks_vanish: ClassVar[bool] = False
 
     name: str
     cluster: str
@@ -179,6 +181,7 @@ class TpuHost(Host, frozen=True, kw_only=True):
     """
 
     type: ClassVar[str] = "tpu"
+    disks_vanish: ClassVar[bool] = True
 
     zone: str
     accelerator_type: str

@@ -21,6 +21,7 @@ from dispatcher.pod.in_flight import AttemptEntries, InFlight
 from dispatcher.pod.offers import Offer, own_offer, request_of
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.outcome import longest_pause_s
+from dispatcher.pod.placing import vanishing
 from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.unmet import UnmetOptions
@@ -88,8 +89,8 @@ class Backlog:
         self.failures = Failures(options.max_fails)
         self._in_flight = InFlight(Limits.of(config.now))
         self._attempt_entries = AttemptEntries()
-        # What was last reported of limits on keys that no entry has.
-        self._unknown_keys: list[str] = []
+        # What was last reported of the entries of the manifest.
+        self._warnings: list[str] = []
         self._next_read_s, self._read_pause_s = 0.0, 0.0
 
     def entry(self, job: str) -> Entry | None:
@@ -183,7 +184,7 @@ class Backlog:
             self._warn_of_unmet_options()
         self._has_begun = True
         if self._replaced:
-            self._warn_of_unknown_keys()
+            self._warn_of_entries()
             self._check_entries()
             self.manifest.queue_new()
             self._rebuild_queue()
@@ -239,11 +240,13 @@ class Backlog:
         self._note_host_pause(pauses.get(host_scope(host_name())))
         self._hold(pauses.values())
 
-    def _warn_of_unknown_keys(self) -> None:
-        unknown = self._in_flight.limits.unknown(self.manifest.entries.values())
-        for text in unknown if unknown != self._unknown_keys else ():
+    def _warn_of_entries(self) -> None:
+        """Limits on keys that no entry has, and checkpoints on disks that vanish."""
+        entries = self.manifest.entries.values()
+        warnings = [*self._in_flight.limits.unknown(entries), *vanishing(self._config.now, entries, self._outlets)]
+        for text in warnings if warnings != self._warnings else ():
             self._log(f"warning: {text}")
-        self._unknown_keys = unknown
+        self._warnings = warnings
 
     def _warn_of_unmet_options(self) -> None:
         news = self.unmet.check(self.manifest.name, self.manifest.entries)

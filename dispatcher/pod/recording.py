@@ -20,6 +20,7 @@ from dispatcher.pod.breaker import Breaker
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.outcome import Policy
 from dispatcher.pod.placements import CLAIM_UNSETS, begun_change, gpu_field
+from dispatcher.pod.placing import own_store
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
@@ -122,7 +123,8 @@ class Recorder:
         entry = self._entries().get(job)
         event, change = outcome.after(ended, record, self._policy(entry), time.time())
         if event is not Event.DONE and ended.checkpoint is not None:
-            change |= Change(checkpoint_at=self._place(record))
+            has_store = entry is not None and own_store(self._config.now, entry)
+            change |= Change(checkpoint_at=None if has_store else self._place(record))
         blame = self._blame(event, ended, entry, record)
         # A record that is queued again has no end.
         ended_at = None if change.finished_at else ended.ended_at

@@ -1,8 +1,7 @@
 """What a rendered bootstrap (dispatcher/templates/bootstrap.py) calls: the job of one attempt, away from its workspace.
 
-`PARAMS` of the bootstrap takes the place of the attempt's entry.json. Environment variables have the last word on the
-directories: `DISPATCHER_ROOT_OVERRIDE`, `DISPATCHER_DATA_OVERRIDE`, `DISPATCHER_CHECKPOINTS_OVERRIDE` and
-`DISPATCHER_RESULTS_OVERRIDE`. On the batch size see `launching`, on joining the other processes `distributed`.
+`PARAMS` of the bootstrap takes the place of the attempt's entry.json. On the directories and the batch size see
+`launching`, on joining the other processes `distributed`.
 """
 
 from __future__ import annotations
@@ -14,19 +13,16 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dispatcher import contract
 from dispatcher.base.messages import counted
-from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import ConfigError, DispatcherError
 from dispatcher.runtime import launching, preemption
 from dispatcher.runtime.run_record import RunRecord
 
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import Hardware
-
-_PLACES: Final = ("root", "data", "checkpoints", "results")
 
 _log = logging.getLogger(__name__)
 
@@ -67,25 +63,12 @@ def check_devices(asked: Mapping[str, Any], hardware: Hardware) -> None:
         _log.warning("asked for %s; the devices are %s", chip, hardware.chip)
 
 
-def places(hardware: Mapping[str, Any], environment: Mapping[str, str], tree: Path) -> dict[str, str]:
-    """The directories of the job: an override of the environment, else the cluster's, `root` else the attempt's.
-
-    `~` and variables are those of the host where the job runs.
-    """
-    chosen = {"root": environment.get(contract.ROOT) or str(tree)}
-    for place in _PLACES:
-        value = environment.get(f"DISPATCHER_{place.upper()}_OVERRIDE") or hardware.get(place)
-        if value:
-            chosen[place] = value if is_url(value) else os.path.expandvars(os.path.expanduser(value))
-    return chosen
-
-
 def _run(params: Mapping[str, Any], tree: Path) -> int:
     _check_identity(params["identity"], os.environ)
     # Relative paths of a job mean files of the project.
     os.chdir(tree)
     hardware = params["hardware"]
-    chosen = places(hardware, os.environ, tree)
+    chosen = launching.places(hardware, os.environ, Path(os.environ.get(contract.ROOT) or tree))
     with _recorded(params["entry"], chosen) as record:
 
         def check(found: Hardware) -> None:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher import contract
 from dispatcher.base.storing import storing
+from dispatcher.base.variables import PLACES
+from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime.configuration import (
     Config,
@@ -88,7 +90,20 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
     if not entry.get("job"):
         raise ConfigError(f'{path}: has no job: add one to the matrix entry, such as "job": "gpt/train/pretrain"')
     code = shipped_code(entry.get("cwd") or "") if os.environ.get(contract.CODE_DIGEST) else root
-    return entry_job(entry, code, {"root": root}, where=f"{entry['job_id']} ({path})")
+    return entry_job(entry, code, places({}, os.environ, root), where=f"{entry['job_id']} ({path})")
+
+
+def places(hardware: Mapping[str, Any], environment: Mapping[str, str], root: Path) -> dict[str, str]:
+    """The directories of the job: those of the environment, else of the cluster (`hardware`); for the root, else `root`.
+
+    `~` and variables are those of the host where the job runs.
+    """
+    chosen = {"root": str(root)}
+    for place, variable in PLACES.items():
+        value = environment.get(variable) or hardware.get(place)
+        if value:
+            chosen[place] = value if is_url(value) else os.path.expandvars(os.path.expanduser(value))
+    return chosen
 
 
 def shipped_code(cwd: str) -> Path:

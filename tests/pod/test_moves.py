@@ -28,6 +28,7 @@ CONFIG = """
 hosts:
   h1: {type: plain, ssh: h1}
   h2: {type: plain, ssh: h2}
+clusters: {h1: &cluster %s, h2: *cluster}
 methods:
   m: {backoff: 1s, env: &env %s}
   moving: {on_move: restart, backoff: 1s, env: *env}
@@ -43,7 +44,8 @@ class Lab:
     def __init__(self, fleet: Fleet, ssh: SshBed, cache: Path) -> None:
         self.fleet = fleet
         self.ssh = ssh
-        fleet.write_config(CONFIG % json.dumps(on_cpu(cache)))
+        self._cache = cache
+        self.configure()
         jobs = fleet.root / "jobs"
         jobs.mkdir()
         shutil.copy(TESTS / "tiny_training.py", jobs / "tiny.py")
@@ -54,6 +56,11 @@ class Lab:
         for name in ("h1", "h2"):
             # The job's environment has the package and its libraries.
             ssh[name].install("python", f'#!/bin/bash\nexec {shlex.quote(sys.executable)} "$@"\n')
+
+    def configure(self, cluster: Any = None, env: Any = None) -> None:
+        """Write dispatcher.yaml: what both clusters have, and further variables of the methods."""
+        variables = {**on_cpu(self._cache), **(env or {})}
+        self.fleet.write_config(CONFIG % (json.dumps(cluster or {}), json.dumps(variables)))
 
     def train(self, *outlets: str, method: str = "m", checkpoints: str = "", env: Any = None, **training: Any) -> None:
         """Write the manifest: one training, and which outlets it may use."""
@@ -184,10 +191,18 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     thread.join()
 
 
+@pytest.mark.parametrize("by", ["entry", "cluster", "variable"])
 def test_with_checkpoints_in_an_object_store_it_goes_on_where_there_is_room(
-    lab: Lab, store: dict[str, str], undisturbed: tuple[Any, dict[str, Any]]
+    lab: Lab, store: dict[str, str], undisturbed: tuple[Any, dict[str, Any]], by: str
 ) -> None:
-    lab.train("h1", "h2", checkpoints="s3://lab/checkpoints", env=store, **WORDS)
+    """The store is named by the entry, in dispatcher.yaml for the clusters, or by a variable of the method."""
+    # What the server has is kept from one test to the next.
+    url = f"s3://lab/{by}"
+    if by == "cluster":
+        lab.configure(cluster={"checkpoints": url})
+    elif by == "variable":
+        lab.configure(env={"DISPATCHER_CHECKPOINTS_OVERRIDE": url})
+    lab.train("h1", "h2", checkpoints=url if by == "entry" else "", env=store, **WORDS)
     pod = lab.start("--until-empty", "--outlet", "h1:1", "--outlet", "h2:1")
     # The one that was reached first.
     first = lab.fleet.wait_for("a", "running").outlet
@@ -199,3 +214,5 @@ def test_with_checkpoints_in_an_object_store_it_goes_on_where_there_is_room(
     assert "resuming from step" in lab.fleet.output("a", 2)
     row = json.loads((lab.fleet.attempt("a", 2).directory / "result.json").read_text())
     assert row == undisturbed[1]
+    kept = [path for host in ("h1", "h2") for path in lab.there(host, "runs/checkpoints/default/default/a/step*")]
+    assert kept == [], "nothing is kept on the hosts' own disks"

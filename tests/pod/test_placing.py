@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from claim_queues import change, placed
+from fleet import Fleet, shell
 from submissions import Submissions
 
+from dispatcher.config import load_config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import CANNOT_START, LOST, PREEMPTED, QUEUE_LIMIT, WORKSPACE, Capacity, Request
 from dispatcher.outlets.local.capacity import LocalCapacity
 from dispatcher.pod.claim import ClaimQueue
 from dispatcher.pod.offers import Offer, offers_of
-from dispatcher.pod.placing import RESTART, STAY, Home, home_of, in_order, that_see
+from dispatcher.pod.placing import RESTART, STAY, Home, home_of, in_order, that_see, vanishing
 from dispatcher.pod.waiting import SLOT, Facts, Waiting
 from dispatcher.run_state.states import Record, State
+from dispatcher.workspace import Layout
 
 NOW, SOON, LATER = "2026-06-17T23:00:00.000Z", "2026-06-17T23:01:00.000Z", "2026-06-17T23:02:00.000Z"
 HPC, BIG, STORE = "cluster hpc", "cluster big", "gs://lab/checkpoints"
@@ -41,8 +45,8 @@ def test_other_ends_change_no_preference() -> None:
     assert in_order(("a", "b"), record()) == ("a", "b")
 
 
-def entry(job: str = "a", **fields: Any) -> Entry:
-    return Entry(job_id=job, method="m", **fields)
+def entry(job_id: str = "a", **fields: Any) -> Entry:
+    return Entry(job_id=job_id, method="m", **fields)
 
 
 def test_a_checkpoint_in_an_object_store_is_seen_by_all() -> None:
@@ -183,3 +187,48 @@ def test_status_says_which_place_a_job_waits_for(offers: list[Offer], text: str)
     known = {"x": record(checkpoint_at=HPC, furthest_checkpoint=1200.0)}
     facts = Facts(records=known, entries={"x": entry("x")}, now=NOW, request_of=lambda _: Request(), offers=offers)
     assert Waiting(facts).why("x").text == text
+
+
+VANISHING = """
+clusters: {mounted: {root: /data, mount: "redis://db/1"}, stored: {checkpoints: "gs://bucket/lab"}}
+hosts:
+  ws1: {ssh: ws1}
+  bare: &tpu {type: tpu, zone: z, accelerator_type: v4-8}
+  on-mount: {<<: *tpu, cluster: mounted}
+  in-store: {<<: *tpu, cluster: stored}
+  by-variable: {<<: *tpu, env: {DISPATCHER_CHECKPOINTS_OVERRIDE: "s3://bucket"}}
+  beside: {<<: *tpu, cluster: mounted, env: {DISPATCHER_CHECKPOINTS_OVERRIDE: /ckpt}}
+methods: {kept: {env: {DISPATCHER_CHECKPOINTS_OVERRIDE: "s3://bucket"}}}
+"""
+
+
+def test_jobs_whose_checkpoints_vanish_with_a_host_are_named(tmp_path: Path) -> None:
+    (tmp_path / "dispatcher.yaml").write_text(VANISHING)
+    config = load_config(Layout(tmp_path))
+    entries = [
+        entry("any", job="a/b"),
+        entry("there", job="a/b", outlet=("bare",)),
+        entry("script"),
+        entry("shell", job="a/b", command="true"),
+        entry("elsewhere", job="a/b", outlet=("ws1",)),
+        entry("stored", job="a/b", params={"checkpoints": "s3://bucket"}),
+        entry("by-variable", job="a/b", env={"DISPATCHER_CHECKPOINTS_OVERRIDE": "s3://bucket"}),
+        Entry(job_id="by-method", method="kept", job="a/b"),
+    ]
+    assert vanishing(config, entries, ["ws1", "local", "on-mount", "in-store", "by-variable"]) == []
+    bare, beside = vanishing(config, entries, config.hosts.hosts)
+    assert bare.startswith("any, there: on bare checkpoints are on a disk that is deleted with the host")
+    assert bare.endswith("set `checkpoints: gs://BUCKET/...` of the cluster bare")
+    assert beside.startswith("any: on beside ")
+    assert vanishing(config, entries[2:], config.hosts.hosts) == []
+
+
+def test_a_pod_and_the_check_of_a_manifest_warn_of_a_disk_that_vanishes(fleet: Fleet) -> None:
+    fleet.write_config("hosts: {vm: {type: tpu, zone: z, accelerator_type: v4-8}}\n")
+    fleet.write_manifest([{"job_id": "a", "method": "m", "job": "jobs/none", "outlet": "vm"}, shell("b", "true")])
+    text = "warning: a: on vm checkpoints are on a disk that is deleted with the host"
+    assert text in fleet.try_("matrix", "check").stderr
+    pod = fleet.start("pod", "--outlet", "vm:1")
+    pod.says(text)
+    assert pod.stop() == 0
+    assert pod.said.count(text) == 1

@@ -29,9 +29,9 @@ from tiny_training import config, made
 import dispatcher
 from dispatcher import contract
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.bootstrap import check_devices, places
+from dispatcher.runtime.bootstrap import check_devices
 from dispatcher.runtime.execution import Cluster, Hardware
-from dispatcher.runtime.launching import entry_job
+from dispatcher.runtime.launching import entry_job, places
 from dispatcher.runtime.run_record import RunRecord
 from dispatcher.templates.render import render_bootstrap
 
@@ -269,7 +269,7 @@ def test_devices_are_counted_and_another_chip_is_a_warning(caplog: pytest.LogCap
 
 def test_overrides_have_the_last_word_and_urls_stay_as_they_are(tmp_path: Path) -> None:
     given = {"gpus": 1, "data": "~/data", "checkpoints": "s3://lab/$x~"}
-    found = places(given, {"DISPATCHER_RESULTS_OVERRIDE": "/fast/results", "DISPATCHER_ROOT": "/mirror"}, tmp_path)
+    found = places(given, {"DISPATCHER_RESULTS_OVERRIDE": "/fast/results"}, Path("/mirror"))
     assert found == {
         "root": "/mirror",
         "data": os.path.expanduser("~/data"),

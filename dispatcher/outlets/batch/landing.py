@@ -14,6 +14,8 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.base import files
+from dispatcher.base.variables import PLACES
+from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Cluster, Host
 from dispatcher.outlets.base import WORKSPACE, Bundle
@@ -69,10 +71,12 @@ class Landing:
         """Where attempts keep their checkpoints (see OutletOffer); empty before the host was reached."""
         if not self.has_landed:
             return ""
-        if self.is_shared:
-            return WORKSPACE
-        store = self.cluster.checkpoints or ""
-        return store if "://" in store else f"cluster {self._host.cluster} {self._host.volume}".rstrip()
+        variables = {**self.cluster.env, **self._host.env}
+        configured = None if self.is_shared else self.cluster.checkpoints
+        store = variables.get(PLACES["checkpoints"]) or configured or ""
+        if is_url(store):
+            return store
+        return WORKSPACE if self.is_shared else f"cluster {self._host.cluster} {self._host.volume}".rstrip()
 
     def layout(self) -> Layout:
         """The paths that attempts see; OutletError before the host was reached."""
@@ -106,7 +110,7 @@ class Landing:
         programs = tuple(self._scheduler.programs)
         configured = {name: getattr(self.cluster, name) for name in _EXPANDED}
         # An object store is no directory.
-        given = {name: path for name, path in configured.items() if path is not None and "://" not in path}
+        given = {name: path for name, path in configured.items() if path is not None and not is_url(path)}
         base = self._kept(self.cluster.work) or self._kept(self.cluster.root) or _HOME
         hello = Hello(programs=programs, directories={**given, _BASE: base}, probe=os.fspath(self._probe))
         return [Step([hello, *self._scheduler.limits_query()], self._take_in)]

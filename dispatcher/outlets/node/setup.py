@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from dispatcher.checkpoints.storage import is_url
 from dispatcher.hosts.types import Cluster, Container, Host, PbsHost, PlainHost, SlurmHost
 
 Gpus = Literal["", "cuda", "rocm"]
@@ -61,7 +62,7 @@ class NodeSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> NodeSetup:
     """What nodes of `host` need. `base` is the directory for what the dispatcher keeps there."""
-    directories = (cluster.root, cluster.data, cluster.checkpoints, cluster.results)
+    places = (cluster.root, cluster.data, cluster.checkpoints, cluster.results)
     return NodeSetup(
         work_id=work_id,
         modules=host.modules,
@@ -72,7 +73,7 @@ def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> Node
         uv_groups=host.uv_groups,
         work=cluster.work or "",
         images=f"{cluster.share or base}/images",
-        directories=tuple(dict.fromkeys(path for path in directories if path)),
+        directories=tuple(dict.fromkeys(path for path in places if path and not is_url(path))),
         container=host.container,
         gpus=_gpus(host),
     )

@@ -94,7 +94,7 @@ def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
 
 
 def places(hardware: Mapping[str, Any], environment: Mapping[str, str], root: Path) -> dict[str, str]:
-    """The directories of the job: those of the environment, else of the cluster (`hardware`); for the root, else `root`.
+    """The directories of the job: those of the environment, else of its cluster, `hardware`; `root` as a last resort.
 
     `~` and variables are those of the host where the job runs.
     """

@@ -92,7 +92,8 @@ def test_how_they_end(place: Place) -> None:
 
     One that cannot be delivered is no exception, and not the entry's fault.
     """
-    bundles = [place.claim(f"job{number}", f"echo said; {script}") for number, script in enumerate(ENDS)]
+    begin = """echo said; echo '{"step": 1}' >"$DISPATCHER_ATTEMPT_DIR/metrics.jsonl"; """
+    bundles = [place.claim(f"job{number}", begin + script) for number, script in enumerate(ENDS)]
     undeliverable = place.claim("undeliverable", "true")
     place.paths(undeliverable.key).entry.mkdir()
     place.outlet.submit([*bundles, undeliverable])
@@ -105,6 +106,7 @@ def test_how_they_end(place: Place) -> None:
         assert ended.ended_at is not None
         log = place.paths(bundle.key).log.read_text()
         assert log == "said\n", "its directory is complete when its end is reported"
+        assert place.paths(bundle.key).metrics.read_text() == '{"step": 1}\n'
     ended = reports[undeliverable.key].status
     assert isinstance(ended, Ended)
     assert (ended.exit_code, ended.exit_reason, ended.blames_host) == (None, CANNOT_START, True)

@@ -1,20 +1,21 @@
 """The copy in the workspace of an attempt's directory on a host that does not see the workspace.
 
-Each poll brings what is new: small files whole, the log from where the copy ends. The exit status is written last, when
-the copy of the log is complete, because it tells readers that nothing more will come.
+Each poll brings what is new: small files whole, the log and the metrics from where their copies end. The exit status is
+written last, when these copies are complete, because it tells readers that nothing more will come.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import zlib
 from pathlib import Path
 from typing import Final
 
 from dispatcher import contract
 from dispatcher.base import files, outputs
 from dispatcher.errors import StorageError
-from dispatcher.outlets.remote.operations import Look, Seen
+from dispatcher.outlets.remote.operations import KNOWN_END, Grown, Look, Seen
 from dispatcher.outlets.wrapper import sync_end
 from dispatcher.provenance.read import with_shared_packages
 from dispatcher.workspace import AttemptPaths, Layout
@@ -44,23 +45,26 @@ class Mirror:
         self._have: dict[str, tuple[int, int]] = {}
         # The files of the job's script. None: not read yet.
         self._own: outputs.Outputs | None = None
-        # An exit status that waits for the rest of the log.
+        # An exit status that waits for the rest of the log and of the metrics.
         self._exit: bytes | None = None
-        # How much of the log there was when it was last asked for.
-        self._log_at = 0
+        # Of the copies of growing files, as they were last asked for: their sizes, and the checksums of their ends.
+        self._known: dict[str, tuple[int, int]] = {}
         self.problem = ""
         self.is_alive: bool | None = None
         self.is_complete = files.is_there(paths.exit)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the exit status is here and the rest of the log is not, or something could not be copied."""
+        """Whether the exit status is here and the rest of a growing file is not, or something could not be copied."""
         return not self.is_complete and (self._exit is not None or bool(self.problem))
 
     def look(self) -> Look:
         """What to ask for next."""
-        self._log_at = self._log_size()
-        return Look(directory=self._directory, have=self._have, log_at=self._log_at, paths=self._script_files().names)
+        own = self._script_files()
+        whole = () if own.result is None else (own.result.path,)
+        growing = (contract.LOG_FILE, contract.METRICS_FILE, *(name for name in own.names if name not in whole))
+        self._known = {name: self._known_of(name) for name in growing}
+        return Look(directory=self._directory, have=self._have, growing=self._known, paths=whole)
 
     def take_in(self, seen: Seen) -> bool:
         """Write what is new into the workspace; whether there is more to fetch at once."""
@@ -74,7 +78,7 @@ class Mirror:
             return False
 
     def settle(self) -> None:
-        """Nothing more will come: an exit status that is here counts without the rest of the log."""
+        """Nothing more will come: an exit status that is here counts without the rest of growing files."""
         if self._exit is None or self.is_complete:
             return
         with contextlib.suppress(OSError):
@@ -98,19 +102,17 @@ class Mirror:
                 if name == contract.PROVENANCE_HOST_FILE:
                     layout = Layout.of_attempt(os.fspath(self._paths.directory))
                     contents[name] = with_shared_packages(layout, content)
-                # Not the attempt's own directory: where that was removed, it stays so.
-                for folder in reversed(Path(name).parents[:-1]):
-                    (self._paths.directory / folder).mkdir(exist_ok=True)
+                self._make_folders(name)
                 files.replace_file(self._paths.directory / name, contents[name], durable=False)
             result = self._script_files().result
             if result is not None and result.path in stamps and result.path not in contents:
                 # It has become too long: what it was before is not the result.
                 (self._paths.directory / result.path).unlink(missing_ok=True)
-            log_is_complete = self._append(seen)
+            lacking = [name for name, grown in seen.grown.items() if not self._append(name, grown)]
             self._have |= stamps
-            if self._exit is not None and log_is_complete and not self.is_complete:
+            if self._exit is not None and not lacking and not self.is_complete:
                 self._complete(self._exit)
-        return not log_is_complete
+        return bool(lacking)
 
     def _script_files(self) -> outputs.Outputs:
         """Those in which the job's script leaves its result and metrics."""
@@ -128,21 +130,35 @@ class Mirror:
         files.replace_file(self._paths.exit, status)
         self.is_complete = True
 
-    def _append(self, seen: Seen) -> bool:
-        has_begun_anew = seen.log_at < self._log_at
-        if seen.log or has_begun_anew:
-            fd = os.open(self._paths.log, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def _append(self, name: str, grown: Grown) -> bool:
+        """Write what a file has grown by; whether the copy is complete."""
+        has_begun_anew = grown.at < self._known.pop(name)[0]
+        if grown.content or has_begun_anew:
+            self._make_folders(name)
+            fd = os.open(self._paths.directory / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                files.write_all(fd, seen.log, seen.log_at)
+                files.write_all(fd, grown.content, grown.at)
                 # Never otherwise: another dispatcher may have copied more of it meanwhile.
                 if has_begun_anew:
-                    os.truncate(fd, len(seen.log))
+                    os.truncate(fd, len(grown.content))
             finally:
                 os.close(fd)
-        return seen.log_at + len(seen.log) >= seen.log_size
+        return grown.at + len(grown.content) >= grown.size
 
-    def _log_size(self) -> int:
+    def _known_of(self, name: str) -> tuple[int, int]:
+        """How much of a growing file is here, and the checksum of the end of that."""
         try:
-            return self._paths.log.stat().st_size
-        except FileNotFoundError:
-            return 0
+            with open(self._paths.directory / name, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size == self._known.get(name, (None,))[0]:
+                    return self._known[name]
+                file.seek(max(0, size - KNOWN_END))
+                return size, zlib.crc32(file.read(min(size, KNOWN_END)))
+        except OSError:
+            # All of it is fetched, and written over what is there.
+            return 0, 0
+
+    def _make_folders(self, name: str) -> None:
+        # Not the attempt's own directory: where that was removed, it stays so.
+        for folder in reversed(Path(name).parents[:-1]):
+            (self._paths.directory / folder).mkdir(exist_ok=True)

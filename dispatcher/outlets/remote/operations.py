@@ -96,23 +96,28 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
     existed: bool = False
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """What to read of one attempt: files that differ from `have` (mtime in ns, size), and the log from `log_at` on.
+# Of what is known of a growing file, so much of its end tells whether the file is still the same.
+KNOWN_END: Final = 4096
 
-    `log_at` None: the log is not wanted. `paths` are files of this attempt, in its directory or below, beside those
-    that are read of every attempt; one that cannot be opened is as one that is missing.
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read of one attempt: files that differ from `have` (mtime in ns, size), and what files have grown by.
+
+    `growing` has for each how many bytes of it are known, and the CRC-32 of the last KNOWN_END of these. `paths` are
+    files of this attempt beside those that are read of every attempt. All are in its directory or below; but for the
+    log, one that cannot be opened is as one that is missing.
     """
 
     directory: str
     have: Mapping[str, tuple[int, int]] = {}
-    log_at: int | None = None
+    growing: Mapping[str, tuple[int, int]] = {}
     paths: Sequence[str] = ()
 
 
 class Read(Operation, frozen=True, kw_only=True):
     """Read what is new of attempts. `names` are the wanted files, of which those over 1 MiB are left out.
 
-    At most `most_bytes` of all logs together are read.
+    At most `most_bytes` of all growing files together are read.
     """
 
     looks: Sequence[Look]
@@ -120,10 +125,21 @@ class Read(Operation, frozen=True, kw_only=True):
     most_bytes: int = 4 << 20
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new of one attempt's directory. `log` begins at the offset `log_at`; the log is `log_size` long now.
+class Grown(msgspec.Struct, frozen=True, kw_only=True):
+    """`content` begins at the offset `at` of a file that is `size` long now.
 
-    A log that has become shorter is sent from its beginning, and `log_at` is 0. `is_alive`: whether a process holds the
+    `at` is 0 for a file that does not begin with what is known: it was truncated or replaced.
+    """
+
+    content: bytes = b""
+    at: int = 0
+    size: int = 0
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """What is new of one attempt's directory. `grown` has the growing files that exist.
+
+    `is_alive`: whether a process holds the
     liveness lock, as far as this host can tell; None where locks do not work. What is too long to be sent has a stamp
     and is not in `files`. It is asked before the files are read: a
     wrapper that was gone then has left its exit status in `files`, or none. `error` names what could not be read;
@@ -136,9 +152,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     exists: bool = True
     files: Mapping[str, bytes] = {}
     stamps: Mapping[str, tuple[int, int]] = {}
-    log: bytes = b""
-    log_at: int = 0
-    log_size: int = 0
+    grown: Mapping[str, Grown] = {}
     is_alive: bool | None = None
     error: str = ""
     log_end: bytes | None = None

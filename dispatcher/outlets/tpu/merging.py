@@ -199,7 +199,7 @@ def _seen(each: Sequence[Seen]) -> Seen:
         return first
     errors = [f"worker {index}: {one.error}" for index, one in enumerate(each) if one.error]
     if errors:
-        return msgspec.structs.replace(first, files={}, stamps={}, log=b"", error="; ".join(errors))
+        return msgspec.structs.replace(first, files={}, stamps={}, grown={}, error="; ".join(errors))
     files, stamps = dict(first.files), dict(first.stamps)
     if not all(contract.TAKEN_FILE in one.files for one in each[1:]):
         _leave_out(contract.TAKEN_FILE, files, stamps)

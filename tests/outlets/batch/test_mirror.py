@@ -182,7 +182,7 @@ def test_what_is_gone_on_the_host_stays_at_home(attempt: Attempt, gone: str) -> 
 def test_what_the_host_cannot_read_is_not_the_end(attempt: Attempt) -> None:
     attempt.there.log.write_text("0123456789")
     attempt.fetch()
-    assert not attempt.mirror.take_in(Seen(log_at=10, log_size=10, error="output.log: Input/output error"))
+    assert not attempt.mirror.take_in(Seen(error="output.log: Input/output error"))
     assert attempt.mirror.is_waiting
     assert attempt.home.log.read_text() == "0123456789"
     attempt.there.exit.write_text("ended")
@@ -213,3 +213,66 @@ def test_a_directory_that_was_removed_here_is_the_problem_of_its_attempt(attempt
     attempt.home.directory.mkdir()
     assert not attempt.fetch()
     assert (attempt.mirror.problem, attempt.home.taken.read_text()) == ("", "n1 1\n")
+
+
+def lines(first: int, last: int) -> str:
+    return "".join(f'{{"step": {step}, "loss": 1.5}}\n' for step in range(first, last + 1))
+
+
+def test_metrics_come_home_as_they_grow(attempt: Attempt) -> None:
+    """New bytes only, some at a time, and all of them before the exit status."""
+    attempt.there.metrics.write_text(lines(1, 3))
+    assert not attempt.fetch()
+    assert attempt.home.metrics.read_text() == lines(1, 3)
+    with attempt.there.metrics.open("a") as file:
+        file.write(lines(4, 9))
+    answer = ask(attempt.connection, Read(looks=[attempt.mirror.look()], names=NAMES)).seen[0]
+    assert answer.grown["metrics.jsonl"].content == lines(4, 9).encode()
+    assert not attempt.mirror.take_in(answer)
+    with attempt.there.metrics.open("a") as file:
+        file.write(lines(10, 20))
+    attempt.there.exit.write_text("ended\n")
+    assert attempt.fetch(most_bytes=40), "there is more"
+    assert not attempt.home.exit.exists()
+    # Another dispatcher goes on where the copy ends.
+    attempt.mirror = Mirror(attempt.home, str(attempt.there.directory))
+    while attempt.fetch(most_bytes=40):
+        pass
+    assert attempt.home.metrics.read_text() == lines(1, 20)
+    assert attempt.home.exit.exists()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "output.log", "out/log.csv"])
+@pytest.mark.parametrize(
+    "how", ["truncated", "emptied", "replaced by a longer one", "replaced by one as long", "cut and continued"]
+)
+def test_a_growing_file_that_becomes_another_one(attempt: Attempt, name: str, how: str) -> None:
+    left = Outputs(None, MetricsTable("out/log.csv"), is_elsewhere=True)
+    (attempt.home.directory / "script-outputs.json").write_bytes(encode(left))
+    there, home = attempt.there.directory / name, attempt.home.directory / name
+    there.parent.mkdir(exist_ok=True)
+    there.write_text(lines(1, 300))
+    attempt.fetch()
+    assert home.read_text() == lines(1, 300)
+    if how.startswith("replaced"):
+        other = there.with_suffix(".new")
+        other.write_text(lines(1001, 1400 if "longer" in how else 1000).ljust(len(lines(1, 300)), "x"))
+        other.replace(there)
+    elif how == "cut and continued":
+        # As a training that goes back to an older step.
+        there.write_text(lines(1, 100) + lines(90, 500))
+    else:
+        there.write_text(lines(1, 7) if how == "truncated" else "")
+    while attempt.fetch(most_bytes=1000):
+        pass
+    assert home.read_text() == there.read_text()
+    assert not attempt.fetch()
+    sent = ask(attempt.connection, Read(looks=[attempt.mirror.look()], names=NAMES)).seen[0]
+    assert sent.grown[name].content == b"", "nothing is sent twice"
+
+
+def test_metrics_that_are_no_file_hold_nothing_back(attempt: Attempt) -> None:
+    attempt.there.metrics.mkdir()
+    attempt.there.exit.write_text("ended\n")
+    assert not attempt.fetch()
+    assert attempt.home.exit.exists()

@@ -120,6 +120,22 @@ def test_what_a_script_leaves_in_its_own_files_comes_home(lab: Lab) -> None:
     assert lab.fleet.record("none").error == "result: out/summary.json: not on its host, or longer than 1.0 MiB"
 
 
+def test_metrics_of_a_job_that_runs_are_those_of_its_host(lab: Lab) -> None:
+    """Curves are drawn, and pruning decides, while it runs; also after it has begun its file anew."""
+    write = """printf '{"step": %d, "loss": %d.5}\\n' $N $N >>"$DISPATCHER_ATTEMPT_DIR/metrics.jsonl"; """
+    some = f"for N in 1 2 3; do {write} done; "
+    anew = f"until [ -e go ]; do sleep 0.05; done; N=7; rm $DISPATCHER_ATTEMPT_DIR/metrics.jsonl; {write}"
+    lab.fleet.write_manifest([shell("a", some + anew + "until [ -e end ]; do sleep 0.05; done", outlet="h1", gpus=0)])
+    dispatcher = lab.start("h1", words=("--until-empty",))
+    page = Workspace(lab.fleet.root)
+    wait_until(lambda: [list(one.values) for one in page.metrics(["a"])] == [[1.5, 2.5, 3.5]], "its metrics")
+    lab.let_go(lab.bed["h1"])
+    wait_until(lambda: [list(one.steps) for one in page.metrics(["a"])] == [[7]], "the new file")
+    (lab.root(lab.bed["h1"]) / "end").touch()
+    assert dispatcher.end() == 0, dispatcher.said
+    assert lab.fleet.attempt("a").metrics.read_text() == '{"step": 7, "loss": 7.5}\n'
+
+
 def test_what_a_job_ran_from_comes_home(lab: Lab) -> None:
     """Host, Python and packages are those of the host; the list is kept once, here."""
     script = "import os, time\nend = time.time() + 60\nwhile not os.path.exists('go') and time.time() < end: "

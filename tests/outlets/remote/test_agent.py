@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,11 +29,13 @@ from dispatcher.outlets.remote.connection import Connection, Lane
 from dispatcher.outlets.remote.exchange import Exchange, agent_command, agent_words
 from dispatcher.outlets.remote.operations import (
     ANSWERS,
+    KNOWN_END,
     Check,
     Deliver,
     Delivered,
     Failed,
     Found,
+    Grown,
     Has,
     Hello,
     Launch,
@@ -110,7 +113,7 @@ def test_with_an_older_python(python: str, tmp_path: Path) -> None:
         Deliver(directory=directory, files={"job.sh": b"touch $DISPATCHER_ATTEMPT_DIR/taken"}, links={"l": "x"}),
         Launch(directory=directory, root="/", log=os.fspath(tmp_path / "log")),
         Check(directories=[directory]),
-        Read(looks=[Look(directory=directory, log_at=0)], names=["job.sh"]),
+        Read(looks=[Look(directory=directory, growing={"output.log": (0, 0)})], names=["job.sh"]),
         Write(path=f"{directory}/stop", content=b"x"),
         Tail(path=f"{directory}/stop"),
         Signal(directory=directory),
@@ -275,28 +278,45 @@ def test_what_is_new_of_an_attempt(here: Connection, tmp_path: Path) -> None:
     names = ("exit.json", "progress.json", "result.json")
     (tmp_path / "output.log").write_bytes(b"0123456789")
     (tmp_path / "progress.json").write_text("{}")
-    (seen,) = ask(here, Read(looks=[Look(directory=directory, log_at=0)], names=names)).seen
-    assert (seen.files, seen.log, seen.log_size, seen.is_alive) == ({"progress.json": b"{}"}, b"0123456789", 10, False)
+    (seen,) = ask(here, Read(looks=[Look(directory=directory, growing={"output.log": (0, 0)})], names=names)).seen
+    assert (seen.files, seen.is_alive) == ({"progress.json": b"{}"}, False)
+    assert seen.grown == {"output.log": Grown(content=b"0123456789", at=0, size=10)}
     (tmp_path / "exit.json").write_text("ended")
-    look = Look(directory=directory, log_at=10, have=seen.stamps)
+    known = {"output.log": (10, zlib.crc32(b"0123456789"))}
+    look = Look(directory=directory, growing=known, have=seen.stamps)
     (more,) = ask(here, Read(looks=[look], names=names)).seen
-    assert (more.files, more.log, more.log_at) == ({"exit.json": b"ended"}, b"", 10)
+    assert (more.files, more.grown) == ({"exit.json": b"ended"}, {"output.log": Grown(at=10, size=10)})
     # A log that the job has begun anew, and more than is wanted at once.
     (tmp_path / "output.log").write_bytes(b"abcdef")
-    looks = [Look(directory=directory, log_at=10), Look(directory=directory, log_at=2)]
+    part = {"output.log": (2, zlib.crc32(b"ab"))}
+    looks = [Look(directory=directory, growing=known), Look(directory=directory, growing=part)]
     first, second = ask(here, Read(looks=looks, names=(), most_bytes=8)).seen
-    assert (first.log, first.log_at, first.log_size) == (b"abcdef", 0, 6)
-    assert (second.log, second.log_at) == (b"cd", 2)
+    assert first.grown == {"output.log": Grown(content=b"abcdef", at=0, size=6)}
+    assert second.grown == {"output.log": Grown(content=b"cd", at=2, size=6)}
+    # Another one of its name is longer than what is known.
+    (tmp_path / "output.log").write_bytes(b"another log")
+    (third,) = ask(here, Read(looks=[Look(directory=directory, growing=known)], names=())).seen
+    assert third.grown == {"output.log": Grown(content=b"another log", at=0, size=11)}
+
+
+def test_of_a_long_file_its_end_tells_whether_it_is_the_same(here: Connection, tmp_path: Path) -> None:
+    content = b"%d\n" * 5000
+    (tmp_path / "metrics.jsonl").write_bytes(content + b"more")
+    known = {"metrics.jsonl": (len(content), zlib.crc32(content[-KNOWN_END:]))}
+    (seen,) = ask(here, Read(looks=[Look(directory=os.fspath(tmp_path), growing=known)], names=())).seen
+    assert seen.grown == {"metrics.jsonl": Grown(content=b"more", at=len(content), size=len(content) + 4)}
 
 
 def test_what_is_in_the_place_of_a_file(here: Connection, tmp_path: Path) -> None:
     (tmp_path / "exit.json").mkdir()
     os.mkfifo(tmp_path / "output.log")
     (tmp_path / "result.json").symlink_to("result.json")
-    looks = [Look(directory=os.fspath(tmp_path), log_at=0), Look(directory=os.fspath(tmp_path / "none"), log_at=5)]
+    (tmp_path / "metrics.jsonl").mkdir()
+    growing = {"output.log": (0, 0), "metrics.jsonl": (7, 1), "exit.json/log.csv": (0, 0)}
+    looks = [Look(directory=os.fspath(path), growing=growing) for path in (tmp_path, tmp_path / "none")]
     seen, missing = ask(here, Read(looks=looks, names=("exit.json", "result.json"))).seen
-    assert (seen.files, seen.log, seen.error) == ({}, b"", "")
-    assert missing == Seen(exists=False, is_alive=False, log_at=5, log_size=5), "nothing new is known of its log"
+    assert (seen.files, seen.grown, seen.error) == ({}, {}, "")
+    assert missing == Seen(exists=False, is_alive=False), "nothing new is known of its log"
 
 
 def test_the_liveness_lock_is_seen(here: Connection, tmp_path: Path) -> None:

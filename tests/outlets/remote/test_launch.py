@@ -40,6 +40,9 @@ from dispatcher.outlets.remote.operations import (
 from dispatcher.outlets.remote.road import LocalRoad
 from dispatcher.outlets.solver.plain import gpus_for
 
+# All of it.
+LOG = {"output.log": (0, 0)}
+
 pytestmark = pytest.mark.slow
 
 # What a wrapper does first and last. It ends when the file `go` appears.
@@ -274,8 +277,8 @@ def test_where_its_log_is(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.name.startswith("p_g_n_20")
     assert log.suffix == ".log"
     assert log.read_text() == "said\n"
-    (seen,) = ask(place.connection, Read(looks=[Look(directory=directory, log_at=0)], names=())).seen
-    assert seen.log == b"said\n"
+    (seen,) = ask(place.connection, Read(looks=[Look(directory=directory, growing=LOG)], names=())).seen
+    assert seen.grown["output.log"].content == b"said\n"
     shared = place.begin("2", log=os.fspath(place.base / "shared" / "p"), needs_shared_log=True)
     (link,) = (place.base / "shared").iterdir()
     assert os.readlink(link) == f"{shared}/output.log"

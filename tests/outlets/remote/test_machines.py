@@ -14,6 +14,9 @@ from outlets.remote.test_launch import Host, place
 from dispatcher.outlets.remote.agent import machine
 from dispatcher.outlets.remote.operations import Failed, Look, Read, Seen
 
+# All of it.
+LOG = {"output.log": (0, 0)}
+
 pytestmark = pytest.mark.slow
 
 __all__ = ["place"]
@@ -32,7 +35,7 @@ def variables(directory: str) -> dict[str, str]:
 
 def look(place: Host, directory: str) -> Seen:
     names = ["taken", "exit.json", "progress.json"]
-    (seen,) = ask(place.connection, Read(looks=[Look(directory=directory, log_at=0)], names=names)).seen
+    (seen,) = ask(place.connection, Read(looks=[Look(directory=directory, growing=LOG)], names=names)).seen
     assert isinstance(seen, Seen)
     return seen
 
@@ -107,7 +110,7 @@ def test_further_machines_tell_the_end_of_their_log(place: Host, monkeypatch: py
     (Path(directory) / "output.log").write_bytes(b"x" * 100_000 + b"the end\n")
     (Path(directory) / "progress.json").write_text("{}")
     seen = look(place, directory)
-    assert (set(seen.files), seen.log, seen.log_end) == ({"taken"}, b"", None)
+    assert (set(seen.files), seen.grown, seen.log_end) == ({"taken"}, {}, None)
     place.end(directory)
     seen = look(place, directory)
     assert set(seen.files) == {"taken", "exit.json"}

@@ -30,6 +30,9 @@ from dispatcher.outlets.remote.operations import (
 )
 from dispatcher.outlets.tpu.workers import EXCLUSIVE, WorkersRoad
 
+# All of it.
+LOG = {"output.log": (0, 0)}
+
 # Without `take`, which the real wrapper has: this one tells what it was given, and ends when the file `go` says how.
 WRAPPER = b"""\
 cd "$DISPATCHER_ATTEMPT_DIR"
@@ -110,5 +113,5 @@ class Pod:
 
     def look(self, name: str) -> Seen:
         names = ["taken", "exit.json", "progress.json"]
-        (seen,) = self.ask(Read(looks=[Look(directory=self.directory(name), log_at=0)], names=names)).seen
+        (seen,) = self.ask(Read(looks=[Look(directory=self.directory(name), growing=LOG)], names=names)).seen
         return seen

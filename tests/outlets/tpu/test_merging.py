@@ -17,6 +17,7 @@ from dispatcher.outlets.remote.operations import (
     Failed,
     Found,
     Greeting,
+    Grown,
     Has,
     Hello,
     Launch,
@@ -190,8 +191,11 @@ def test_those_that_go_on_without_one_that_failed_are_stopped() -> None:
 
 
 def test_what_cannot_be_read_of_one_worker_is_not_told_of_the_others() -> None:
-    both = seen(Seen(files={"exit.json": exit_status(0, 1)}, log=b"x"), Seen(error="Input/output error"))
-    assert (both.files, both.log, both.error) == ({}, b"", "worker 1: Input/output error")
+    both = seen(
+        Seen(files={"exit.json": exit_status(0, 1)}, grown={"output.log": Grown(content=b"x", size=1)}),
+        Seen(error="Input/output error"),
+    )
+    assert (both.files, both.grown, both.error) == ({}, {}, "worker 1: Input/output error")
 
 
 STATUSES = st.lists(

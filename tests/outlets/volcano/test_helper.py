@@ -44,9 +44,9 @@ def test_large_files_go_both_ways_and_are_sent_once(site: Site, tmp_path: Path) 
 
     (site.volume / "big").mkdir()
     (site.volume / "big/output.log").write_bytes(content)
-    look = Look(directory=f"{MOUNT}/big", log_at=0)
+    look = Look(directory=f"{MOUNT}/big", growing={"output.log": (0, 0)})
     (seen,) = ask(connection, Read(looks=[look], names=[], most_bytes=20 << 20)).seen
-    assert seen.log == content
+    assert seen.grown["output.log"].content == content
 
 
 def test_two_calls_at_once_share_one_helper(site: Site, tmp_path: Path) -> None:

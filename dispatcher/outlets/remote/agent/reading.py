@@ -1,19 +1,22 @@
-"""What attempts have written since the last time: reports, and the new part of their logs."""
+"""What attempts have written since the last time: reports, and what their logs and metrics have grown by."""
 
 import base64
+import contextlib
 import errno
 import os
 import stat
-from typing import BinaryIO, List, Optional, Set
+import zlib
+from typing import BinaryIO, Iterator, List, Optional, Set
 
 from dispatcher.outlets.remote.agent.attempts import read_launch
 from dispatcher.outlets.remote.agent.locks import is_locked
 from dispatcher.outlets.remote.agent.names import ALIVE_FILE, EXIT_FILE, LOG_FILE, TAKEN_FILE, Data
 
 LONGEST_FILE = 1 << 20
+# As KNOWN_END of the operations.
+KNOWN_END = 4096
 # Of the logs of further workers.
 LONGEST_END = 64 << 10
-# Of a path that the job has made something else of, or closed to others.
 NO_FILE = (errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
@@ -24,14 +27,12 @@ def read(words: Data, _stdin: BinaryIO) -> Data:
 
 def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
     directory = wanted["directory"]
-    # Of a log that is not there, or cannot be read, there is nothing new.
-    known = {"log_at": wanted["log_at"] or 0, "log_size": wanted["log_at"] or 0}
-    seen: Data = dict(known, exists=True, files={}, stamps={}, error="")
+    seen: Data = {"exists": True, "files": {}, "stamps": {}, "grown": {}, "error": ""}
     try:
         # Also fetches the names anew where a network filesystem would show old ones.
         present = set(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
-        return dict(known, exists=False, is_alive=False)
+        return {"exists": False, "is_alive": False}
     except OSError as error:
         return dict(seen, error=str(error))
     try:
@@ -46,17 +47,25 @@ def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
             if name in present:
                 look_at_file(directory, name, wanted["have"].get(name), seen)
         for path in wanted.get("paths", ()):
-            try:
+            with of_the_job(path):
                 look_at_file(directory, path, wanted["have"].get(path), seen)
-            except OSError as error:
-                if error.errno not in NO_FILE:
-                    raise
-        if wanted["log_at"] is not None and LOG_FILE in present:
-            look_at_log(os.path.join(directory, LOG_FILE), wanted["log_at"], seen, budget)
+        for path, known in wanted.get("growing", {}).items():
+            with of_the_job(path):
+                look_at_growing(directory, path, known, seen, budget)
     except OSError as error:
         # All of it or nothing: an exit status without the rest of the log would be taken for the end.
-        return dict(known, exists=True, error=str(error))
+        return {"exists": True, "error": str(error)}
     return seen
+
+
+@contextlib.contextmanager
+def of_the_job(path: str) -> Iterator[None]:
+    """A path that the job has made something else of, or closed to others, is as missing; its log is not."""
+    try:
+        yield
+    except OSError as error:
+        if path == LOG_FILE or error.errno not in NO_FILE:
+            raise
 
 
 def look_at_worker(directory: str, present: Set[str], seen: Data) -> None:
@@ -83,19 +92,21 @@ def look_at_file(directory: str, name: str, had: Optional[List[int]], seen: Data
             seen["files"][name] = encoded(file.read(LONGEST_FILE))
 
 
-def look_at_log(path: str, log_at: int, seen: Data, budget: List[int]) -> None:
-    opened = open_regular(path)
+def look_at_growing(directory: str, name: str, known: List[int], seen: Data, budget: List[int]) -> None:
+    opened = open_regular(os.path.join(directory, name))
     if opened is None:
         return
+    at, checksum = known
     with opened as file:
         size = os.fstat(file.fileno()).st_size
-        seen["log_size"] = size
-        # It has become shorter: the job has begun its log anew.
-        seen["log_at"] = log_at = 0 if size < log_at else log_at
-        file.seek(log_at)
-        content = file.read(min(budget[0], size - log_at))
+        file.seek(max(0, at - KNOWN_END))
+        # The job has begun it anew, or another file has its name.
+        if size < at or zlib.crc32(file.read(min(at, KNOWN_END))) != checksum:
+            at = 0
+        file.seek(at)
+        content = file.read(max(0, min(budget[0], size - at)))
         budget[0] -= len(content)
-        seen["log"] = encoded(content)
+        seen["grown"][name] = {"content": encoded(content), "at": at, "size": size}
 
 
 def open_regular(path: str) -> Optional[BinaryIO]:

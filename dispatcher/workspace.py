@@ -186,6 +186,8 @@ class Layout:
         self.rejected_dir = self.run_state / "rejected"
         # Twelve hexadecimal digits by which schedulers tell this workspace's jobs from others.
         self.id_file = self.run_state / "workspace.id"
+        # The projects of Google Cloud in which TPU VMs were created, one a line.
+        self.tpu_projects = self.run_state / "tpu_projects"
         # What is submitted to schedulers, by the submission's name.
         self.submissions_dir = self.run_state / "submissions"
         # Archives of the code, by the digest of their content, and what they were made from.

@@ -40,6 +40,8 @@ def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, a
     reports = ask_hosts(hosts.in_order(), config, timeout_s)
     workspace.store.refresh()
     rows = outlet_rows(hosts, reports, workspace.store.records)
+    for line in created_vms(config):
+        note(line)
     if as_json:
         print_json(rows)
         return
@@ -55,8 +57,6 @@ def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, a
         }
         for row in rows
     ]
-    for line in created_vms(config, reports):
-        note(line)
     print_rows(shown, "plain", none=NO_HOSTS.format(workspace.layout.config_file))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.overrides import HostOverrides
     from dispatcher.hosts.types import TpuHost
-    from dispatcher.outlets.solver.reports import HostReport
 
 
 def yes_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,9 +46,11 @@ def create_command(
     host = _tpu_host(config, name)
     if queue:
         from dispatcher.outlets.tpu import by_hand
+        from dispatcher.outlets.tpu.projects import remember_project
 
         _confirm_creation(host, yes=yes)
-        queued = by_hand.queue(host, _workspace(config))
+        queued, project = by_hand.queue(host, _workspace(config))
+        remember_project(config.layout, project)
         note(f"{name} was requested: queued resource {queued}; `dispatcher outlets` shows its state")
     else:
         create_vm(config, host, yes=yes)
@@ -59,17 +60,30 @@ def create_command(
 
 @click.command("delete")
 @click.argument("name", metavar="HOST")
+@click.option("--zone", metavar="ZONE", help="Where, for a VM that no configured host is any more.")
+@click.option("--project", metavar="PROJECT", help="Of Google Cloud, where two have a VM of this name.")
 @click.option("--force", is_flag=True, help="Also while jobs of this workspace run there.")
 @yes_option
 @hosts_option
 @json_option
-def delete_command(name: str, force: bool, yes: bool, hosts_file: Path | None, as_json: bool) -> None:
-    """Delete the TPU VM of a configured host, and its queued resource, if they were created for this workspace."""
+def delete_command(
+    name: str,
+    zone: str | None,
+    project: str | None,
+    force: bool,
+    yes: bool,
+    hosts_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Delete a TPU VM and its queued resource, if they were created for this workspace.
+
+    HOST is a configured host, or what it was called when its VM was created. `dispatcher outlets` lists all of them.
+    """
     from dispatcher.outlets.tpu import by_hand
     from dispatcher.run_state.states import IN_FLIGHT
 
     config = _config(hosts_file)
-    host = _tpu_host(config, name)
+    host = _to_be_deleted(config, name, zone, project)
     workspace = open_workspace()
     records = workspace.records()
     running = [job for job, record in records.items() if record.outlet == name and record.state in IN_FLIGHT]
@@ -90,8 +104,10 @@ def create_vm(config: Config, host: TpuHost, *, yes: bool) -> None:
     """Create the VM of a host, if a person agrees; says how far it is."""
     from dispatcher.outlets.tpu import by_hand
     from dispatcher.outlets.tpu.gcloud import Failure, GcloudError
+    from dispatcher.outlets.tpu.projects import remember_project
 
     _confirm_creation(host, yes=yes)
+    remember_project(config.layout, host.project or "")
     try:
         vm = by_hand.create(host, _workspace(config), note)
     except GcloudError as error:
@@ -102,6 +118,7 @@ def create_vm(config: Config, host: TpuHost, *, yes: bool) -> None:
     except KeyboardInterrupt:
         note(f"{host.name} may still be created and cost money: `dispatcher outlets delete {host.name}` deletes it")
         raise
+    remember_project(config.layout, vm.project)
     workers = counted(len(vm.workers), "worker")
     note(f"{host.name} is READY ({workers}) and costs money: `dispatcher outlets delete {host.name}` deletes it")
 
@@ -124,22 +141,21 @@ def create_missing(config: Config, names: Sequence[str], *, yes: bool) -> None:
     create_vm(config, hosts[0], yes=yes)
 
 
-def created_vms(config: Config, reports: Mapping[str, HostReport]) -> list[str]:
-    """A line for each VM that was created for this workspace, and for each that was asked for; `reports` by host."""
-    from dispatcher.hosts.types import TpuHost
-    from dispatcher.outlets.solver.reports import VmReport
-    from dispatcher.outlets.tpu.by_hand import Found, look_at_all
+def created_vms(config: Config) -> list[str]:
+    """A line for each VM that this workspace has created, and for each that it has asked for, in whatever zone."""
+    from dispatcher.outlets.tpu.by_hand import all_created
 
-    vms = {name: report for name, report in reports.items() if isinstance(report, VmReport)}
-    if not vms:
-        return []
-    workspace = _workspace(config)
-    texts = {name: report.state for name, report in vms.items() if report.workspace == workspace}
-    hosts = [config.hosts.hosts[name] for name, report in vms.items() if not report.state]
-    found = look_at_all([host for host in hosts if isinstance(host, TpuHost)], workspace)
-    texts |= {name: one.text(workspace) for name, one in found.items() if isinstance(one, Found) and one.queued}
-    how = "created for this workspace, and may cost money"
-    return [f"{name} ({text}): {how}; `dispatcher outlets delete {name}` deletes it" for name, text in texts.items()]
+    hosts = _tpu_hosts(config)
+    found = all_created(hosts, config.layout)
+    strays = found.strays(hosts)
+    told = "created for this workspace, and may cost money"
+    lines = []
+    for one in found.vms:
+        where, how = "", f"dispatcher outlets delete {one.name}"
+        if one in strays:
+            where, how = ", but no configured host leads to it", one.deletion
+        lines.append(f"{one.name} ({one.text}): {told}{where}; `{how}` deletes it")
+    return [*lines, *found.unlisted]
 
 
 def _confirm_creation(host: TpuHost, *, yes: bool) -> None:
@@ -162,6 +178,44 @@ def _workspace(config: Config) -> str:
     from dispatcher.outlets.batch.identity import workspace_id
 
     return workspace_id(config.layout)
+
+
+def _to_be_deleted(config: Config, name: str, zone: str | None, project: str | None) -> TpuHost:
+    """The configured host, or the VM that was created under this name elsewhere."""
+    from dispatcher.hosts.types import TpuHost
+    from dispatcher.outlets.tpu import by_hand
+
+    hosts = _tpu_hosts(config)
+    host = _tpu_host(config, name) if name in config.hosts.hosts else None
+    if host is not None and zone in (None, host.zone) and project in (None, host.project):
+        found = by_hand.look(host, _workspace(config))
+        if found.vm is not None or found.queued is not None:
+            return host
+    listed = by_hand.all_created(hosts, config.layout)
+    meant = [
+        one for one in listed.vms if one.name == name and zone in (None, one.zone) and project in (None, one.project)
+    ]
+    if len(meant) > 1:
+        places = " and ".join(f"--zone {one.zone} --project {one.project}" for one in meant)
+        raise UsageError(f"{name}: {len(meant)} VMs have this name; choose one with {places}")
+    if not meant and listed.unlisted:
+        raise StateError(f"{name}: {'; '.join(listed.unlisted)}")
+    if not meant and host is None:
+        known = nearest(name, [*(one.name for one in listed.vms), *config.hosts.hosts])
+        raise UsageError(f"{name}: no configured host, and no VM that this workspace has created, has this name{known}")
+    if not meant:
+        assert host is not None
+        return host
+    (one,) = meant
+    return TpuHost(
+        name=name, cluster=name, zone=one.zone, project=one.project, accelerator_type=one.accelerator_type or "unknown"
+    )
+
+
+def _tpu_hosts(config: Config) -> list[TpuHost]:
+    from dispatcher.hosts.types import TpuHost
+
+    return [host for host in config.hosts.in_order() if isinstance(host, TpuHost)]
 
 
 def _tpu_host(config: Config, name: str) -> TpuHost:

@@ -70,6 +70,7 @@ def _look_from_here(config: Config) -> Generator[Finding, None, list[AnyHost]]:
     machines = [host for host in able if isinstance(host, TpuHost)]
     found = vm_checks.look(config, machines)
     yield from vm_checks.vms(config, machines, found)
+    yield from vm_checks.created(config, machines)
     away = {name for name, vm in found.items() if not vm_checks.is_reachable(vm)}
     queues = [host for host in able if isinstance(host, VolcanoHost)]
     told = volcano_checks.look(config, queues)

@@ -10,7 +10,7 @@ from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
-from dispatcher.outlets.tpu.by_hand import Found, look_at_all
+from dispatcher.outlets.tpu.by_hand import Found, all_created, look_at_all
 from dispatcher.outlets.tpu.gcloud import name_problem
 from dispatcher.outlets.tpu.vm import is_up
 
@@ -34,6 +34,17 @@ def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, Found | Ou
             yield Finding(name, WRONG, str(one), "`gcloud auth login`, and `gcloud` on PATH of this machine")
         else:
             yield _standing(name, host, one, workspace_id(config.layout))
+
+
+def created(config: Config, hosts: Sequence[TpuHost]) -> Findings:
+    """What this workspace has created and no configured host is: it costs money, and nothing else shows it."""
+    found = all_created(hosts, config.layout)
+    for one in found.strays(hosts):
+        text = f"{one.name} ({one.text}): created for this workspace, but no configured host leads to it"
+        yield Finding("TPU VMs", WARNING, f"{text}: it may cost money", f"`{one.deletion}` deletes it")
+    for line in found.unlisted:
+        cure = f"log in with gcloud, or remove the project from {config.layout.tpu_projects}"
+        yield Finding("TPU VMs", WARNING, line, cure)
 
 
 def is_reachable(found: Found | OutletError) -> bool:

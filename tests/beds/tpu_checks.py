@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-PROJECT, ZONES = "lab-project", ("us-central2-b", "us-west4-a", "europe-west4-b")
+PROJECT, OTHER_PROJECT = "lab-project", "other-project"
+ZONES = ("us-central2-b", "us-west4-a", "europe-west4-b")
 # Chips of one worker, and how many of the type's number make one chip (v4-8 has 8 cores: 4 chips).
 GENERATIONS = {"v2": (4, 2), "v3": (4, 2), "v4": (4, 2), "v5litepod": (4, 1), "v5p": (4, 2), "v6e": (4, 1)}
 SIZES = (1, 4, 8, 16, 32, 64, 128, 256)
@@ -88,7 +89,7 @@ def event_id() -> str:
 
 
 def check_place(project: str, zone: str) -> None:
-    if project != PROJECT:
+    if project not in (PROJECT, OTHER_PROJECT):
         raise Refusal("PERMISSION_DENIED", f"Permission denied on resource project {project}.")
     if zone not in (*ZONES, "-"):
         raise Refusal("PERMISSION_DENIED", f"Permission denied on 'locations/{zone}' (or it may not exist).")

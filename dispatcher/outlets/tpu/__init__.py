@@ -4,6 +4,7 @@ gcloud         The words of gcloud for VMs and queued resources, and what its an
 vm             What the state of a VM means, and what is to be done next about it. Pure.
 provisioning   One VM in the course of time: looked at, created, queued for, deleted; telling: its messages.
 usage          Whether anybody else still uses it.
+projects       Where VMs were created, so that none is forgotten.
 scheduler      The VM as a Scheduler: launches, checks and signals on all workers.
 workers        The road to all workers; reaching: its words of gcloud; merging: the answers of all as one.
 accelerator    What Google's names of accelerators are as chips.
@@ -15,6 +16,7 @@ asks. A VM of this workspace has its id as a label; nothing else is ever deleted
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -50,19 +52,20 @@ def make_road(host: TpuHost, config: Config, owner: str) -> Road:
 def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProvisioning:
     """Whether the VM is there, and what a pod with `limit` attempts on it does so that it is."""
     from dispatcher.outlets.batch.identity import workspace_id
-    from dispatcher.outlets.tpu.provisioning import Times, TpuProvisioning
+    from dispatcher.outlets.tpu.projects import remember_project
+    from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
     from dispatcher.outlets.tpu.usage import other_owners, other_pods
 
     layout = context.config.layout
     # One that ends at once leaves what it finds to those that stay.
     is_lasting = bool(limit) and context.needs_slots
-    return TpuProvisioning(
-        host,
-        workspace_id(layout),
-        context.log,
-        may_create=host.create == "auto" and is_lasting,
-        times=Times(interval_s=context.poll_interval_s),
+    around = Around(
+        log=context.log,
         is_used_elsewhere=lambda: bool(other_pods(layout, context.observer, context.pod, host.name)),
         has_others=lambda: bool(other_owners(layout, context.observer, context.pod, host.name)),
+        remember=functools.partial(remember_project, layout),
         tells_at_end=is_lasting,
     )
+    times = Times(interval_s=context.poll_interval_s)
+    may_create = host.create == "auto" and is_lasting
+    return TpuProvisioning(host, workspace_id(layout), around, times, may_create=may_create)

@@ -15,12 +15,15 @@ import msgspec
 
 from dispatcher.errors import OutletError, StateError
 from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote.operations import Ran
 from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.tpu import gcloud
-from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
+from dispatcher.outlets.tpu.gcloud import Created, Failure, GcloudError, Queued, Vm
+from dispatcher.outlets.tpu.projects import known_projects
 from dispatcher.outlets.tpu.provisioning import CREATE_LIMIT_S, DELETE_LIMIT_S, LOOK_LIMIT_S
 from dispatcher.outlets.tpu.vm import Condition, condition_of, is_up
+from dispatcher.workspace import Layout
 
 _LOOK_AGAIN_S: Final = 5.0
 _STEP_S: Final = 0.1
@@ -28,6 +31,30 @@ _STEP_S: Final = 0.1
 _TELL_EVERY_S: Final = 10.0
 
 Tell = Callable[[str], None]
+
+
+class AllCreated(msgspec.Struct, frozen=True, kw_only=True):
+    """What this workspace has created, by the project that was asked (None: gcloud's own), wherever that is.
+
+    `unlisted` says of which projects that could not be told.
+    """
+
+    by_project: Mapping[str | None, Sequence[Created]] = {}
+    unlisted: Sequence[str] = ()
+
+    @property
+    def vms(self) -> list[Created]:
+        return list(dict.fromkeys(one for each in self.by_project.values() for one in each))
+
+    def strays(self, hosts: Iterable[TpuHost]) -> list[Created]:
+        """Those that no configured host leads to: it was renamed or removed, or its zone or project changed."""
+        known = {
+            one
+            for host in hosts
+            for one in self.by_project.get(host.project, ())
+            if (one.name, one.zone) == (host.name, host.zone)
+        }
+        return [one for one in self.vms if one not in known]
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +96,29 @@ def look_at_all(hosts: Iterable[TpuHost], workspace: str) -> Mapping[str, Found 
         return dict(pool.map(look_at, hosts))
 
 
+def all_created(hosts: Iterable[TpuHost], layout: Layout) -> AllCreated:
+    """What there is of this workspace over all zones, in the projects of these hosts and in those of earlier ones."""
+    projects = list(dict.fromkeys([*(host.project for host in hosts), *known_projects(layout)]))
+    if not projects:
+        return AllCreated()
+    workspace = workspace_id(layout)
+
+    def list_project(project: str | None) -> list[Created] | str:
+        vms, queued = gcloud.list_vms(project), gcloud.list_queued(project)
+        try:
+            return gcloud.read_created(_run(vms, LOOK_LIMIT_S), _run(queued, LOOK_LIMIT_S), workspace, project)
+        except OutletError as error:
+            place = "gcloud's own project" if project is None else f"the project {project}"
+            return f"{place} may have TPU VMs of this workspace, which cannot be listed: {error}"
+
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        listed = list(pool.map(list_project, projects))
+    return AllCreated(
+        by_project={name: each for name, each in zip(projects, listed, strict=True) if not isinstance(each, str)},
+        unlisted=[each for each in listed if isinstance(each, str)],
+    )
+
+
 def create(host: TpuHost, workspace: str, tell: Tell) -> Vm:
     """Create the VM, after deleting one of this workspace that is dead, and wait until it is READY.
 
@@ -91,8 +141,8 @@ def create(host: TpuHost, workspace: str, tell: Tell) -> Vm:
     return _wait_until_up(host, workspace, tell)
 
 
-def queue(host: TpuHost, workspace: str) -> str:
-    """Ask for the VM with a queued resource, and return its id; StateError where either is there already."""
+def queue(host: TpuHost, workspace: str) -> tuple[str, str]:
+    """Ask for the VM with a queued resource: its id and its project. StateError where either is there already."""
     queued = gcloud.queued_id(workspace, host.name)
     found = look(host, workspace)
     if found.vm is not None:
@@ -102,7 +152,8 @@ def queue(host: TpuHost, workspace: str) -> str:
         raise StateError(_is_queued(host, workspace, found.queued))
     with _passing(Failure.EXISTS):
         gcloud.check(_run(gcloud.create_queued(host, workspace), LOOK_LIMIT_S))
-    return queued
+    made = look(host, workspace).queued
+    return queued, "" if made is None else made.project
 
 
 def delete(host: TpuHost, workspace: str, tell: Tell) -> None:

@@ -26,6 +26,7 @@ _QUEUED: Final = ("compute", "tpus", "queued-resources")
 # What the API takes as the name of a VM or of a queued resource.
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _LONGEST_NAME: Final = 63
+_FULL_NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/[^/]+/([^/]+)")
 # gcloud splits a list at the characters that stand between two carets at its beginning.
 _SEPARATORS: Final = ",;|~#!@%&+*/:?<>\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07"
 _LONGEST_MESSAGE: Final = 2000
@@ -79,6 +80,7 @@ class Vm(msgspec.Struct, frozen=True, kw_only=True):
     health_description: str = ""
     queued_resource: str = ""
     created: str = ""
+    project: str = ""
 
     def is_of(self, workspace: str) -> bool:
         """Whether it was created for the workspace with this id."""
@@ -86,10 +88,37 @@ class Vm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queued(msgspec.Struct, frozen=True, kw_only=True):
-    """A queued resource: `state` is the API's word, `why` what it reports about a failure."""
+    """A queued resource: `state` is the API's word, `why` what it reports about a failure.
+
+    `accelerator_type` is that of the VM that it brings.
+    """
 
     state: str
     why: str = ""
+    accelerator_type: str = ""
+    project: str = ""
+
+
+class Created(msgspec.Struct, frozen=True, kw_only=True):
+    """A VM that a workspace has created, or its queued resource (`queued` is the id) where the VM is not there."""
+
+    name: str
+    project: str
+    zone: str
+    state: str
+    accelerator_type: str = ""
+    queued: str = ""
+
+    @property
+    def text(self) -> str:
+        """In a few words: `v4-8 in us-central2-b of lab, READY`."""
+        kind = f"{self.accelerator_type or 'a TPU VM'} in {self.zone} of {self.project}"
+        return f"{kind}, its queued resource is {self.state}" if self.queued else f"{kind}, {self.state}"
+
+    @property
+    def deletion(self) -> str:
+        """The command with which a person deletes it when no configured host leads to it."""
+        return f"dispatcher outlets delete {self.name} --zone {self.zone} --project {self.project}"
 
 
 def name_problem(host: TpuHost) -> str:
@@ -148,6 +177,16 @@ def delete_queued(host: TpuHost, queued: str) -> list[str]:
     return [PROGRAM, *_QUEUED, "delete", queued, "--force", *_common(host)]
 
 
+def list_vms(project: str | None) -> list[str]:
+    """The command that lists the VMs of a project in all zones: `read_created`."""
+    return [PROGRAM, *_VM, "list", *_everywhere(project)]
+
+
+def list_queued(project: str | None) -> list[str]:
+    """The command that lists the queued resources of a project in all zones: `read_created`."""
+    return [PROGRAM, *_QUEUED, "list", *_everywhere(project)]
+
+
 def start_text(host: TpuHost) -> str:
     """The command with which a person starts a VM that is stopped."""
     project = "" if host.project is None else f" --project={host.project}"
@@ -185,10 +224,17 @@ def read_queued(answer: Ran | Failed) -> Queued | None:
     found = _read(answer)
     if found is None:
         return None
-    state = _mapping(found.get("state"))
-    data = next((value for name, value in state.items() if name.endswith("Data") and isinstance(value, dict)), {})
-    error = _mapping(data.get("error"))
-    return Queued(state=str(state.get("state", "")), why=str(error.get("message", "")))
+    return _queued(found)
+
+
+def read_created(vms: Ran | Failed, queued: Ran | Failed, workspace: str, project: str | None) -> list[Created]:
+    """What `list_vms` and `list_queued` of a project have shown of a workspace. Raises GcloudError."""
+    there = [one for one in (_created(each, workspace) for each in _read_list(vms)) if one is not None]
+    requests = [one for one in (_created_queued(each, workspace) for each in _read_list(queued)) if one is not None]
+    places = {(one.project, one.zone, one.name) for one in there}
+    found = [*there, *(one for one in requests if (one.project, one.zone, one.name) not in places)]
+    # Google may call a project by its number.
+    return found if project is None else [msgspec.structs.replace(one, project=project) for one in found]
 
 
 def check(answer: Ran | Failed) -> None:
@@ -262,6 +308,11 @@ _WORDINGS: Final[tuple[tuple[Failure, re.Pattern[str]], ...]] = (
 )
 
 
+def _everywhere(project: str | None) -> list[str]:
+    given = [] if project is None else [f"--project={project}"]
+    return ["--zone=-", *given, "--format=json", "--quiet"]
+
+
 def _common(host: TpuHost) -> list[str]:
     return [*location(host), "--format=json", "--quiet"]
 
@@ -300,11 +351,65 @@ def _read(answer: Ran | Failed) -> dict[str, Any] | None:
         if error.failure is Failure.ABSENT:
             return None
         raise
+    document: dict[str, Any] = _decode(answer, dict[str, Any])
+    return document
+
+
+def _read_list(answer: Ran | Failed) -> list[Any]:
+    check(answer)
+    listed: list[Any] = _decode(answer, list[Any])
+    return listed
+
+
+def _decode(answer: Ran | Failed, type_: Any) -> Any:
     assert isinstance(answer, Ran)
     try:
-        return msgspec.json.decode(answer.out, type=dict[str, Any])
+        return msgspec.json.decode(answer.out, type=type_)
     except msgspec.MsgspecError as error:
         raise GcloudError(Failure.TRANSIENT, f"gcloud's answer cannot be read: {error}: {answer.out[:200]!r}") from None
+
+
+def _created(found: object, workspace: str) -> Created | None:
+    """None for one of others."""
+    document = _mapping(found)
+    vm = _vm(document)
+    if not vm.is_of(workspace):
+        return None
+    project, zone, name = _place(document)
+    return Created(name=name, project=project, zone=zone, state=vm.state, accelerator_type=vm.accelerator_type)
+
+
+def _created_queued(found: object, workspace: str) -> Created | None:
+    document = _mapping(found)
+    project, zone, ident = _place(document)
+    name = str(_node_spec(document).get("nodeId", ""))
+    if ident != queued_id(workspace, name):
+        return None
+    queued = _queued(document)
+    kind = queued.accelerator_type
+    return Created(name=name, project=project, zone=zone, state=queued.state, accelerator_type=kind, queued=ident)
+
+
+def _queued(found: Mapping[str, Any]) -> Queued:
+    state = _mapping(found.get("state"))
+    data = next((value for name, value in state.items() if name.endswith("Data") and isinstance(value, dict)), {})
+    return Queued(
+        state=str(state.get("state", "")),
+        why=str(_mapping(data.get("error")).get("message", "")),
+        accelerator_type=str(_mapping(_node_spec(found).get("node")).get("acceleratorType", "")),
+        project=_place(found)[0],
+    )
+
+
+def _node_spec(queued: Mapping[str, Any]) -> Mapping[str, Any]:
+    specs = _mapping(queued.get("tpu")).get("nodeSpec")
+    return _mapping(specs[0]) if isinstance(specs, list) and specs else {}
+
+
+def _place(found: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Project, zone and own name from the API's full one; empty where it has none."""
+    match = _FULL_NAME.fullmatch(str(found.get("name", "")))
+    return (match[1], match[2], match[3]) if match else ("", "", "")
 
 
 def _vm(found: Mapping[str, Any]) -> Vm:
@@ -326,6 +431,7 @@ def _vm(found: Mapping[str, Any]) -> Vm:
         health_description=str(found.get("healthDescription", "")),
         queued_resource=str(found.get("queuedResource") or "").rpartition("/")[2],
         created=str(found.get("createTime", "")),
+        project=_place(found)[0],
     )
 
 

@@ -63,34 +63,34 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     given_up_s: float = 300.0
 
 
+class Around(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod and the workspace that a VM is for.
+
+    `is_used_elsewhere()`: other dispatchers have attempts on it; `has_others()`: others may want it.
+    `remember(project)` is told where there is something of this workspace. `tells_at_end`: what goes on to cost money
+    is named when the dispatcher ends.
+    """
+
+    log: Callable[[str], None]
+    is_used_elsewhere: Callable[[], bool]
+    has_others: Callable[[], bool]
+    remember: Callable[[str], None] = lambda _: None
+    tells_at_end: bool = True
+
+
 class TpuProvisioning:
     """The VM of one host. `workspace` is the id of this one.
 
-    `may_create`: it is created when jobs wait for it, and deleted when it was preempted. `is_used_elsewhere()`: other
-    dispatchers have attempts on it; `has_others()`: others may want it. `tells_at_end`: what goes on to cost money is
-    named when the dispatcher ends.
+    `may_create`: it is created when jobs wait for it, and deleted when it was preempted.
     """
 
-    def __init__(
-        self,
-        host: TpuHost,
-        workspace: str,
-        log: Callable[[str], None],
-        *,
-        may_create: bool,
-        times: Times,
-        is_used_elsewhere: Callable[[], bool],
-        has_others: Callable[[], bool],
-        tells_at_end: bool = True,
-    ) -> None:
+    def __init__(self, host: TpuHost, workspace: str, around: Around, times: Times, *, may_create: bool) -> None:
         self._host = host
         self._workspace = workspace
-        self._log = log
+        self._around = around
+        self._log = around.log
         self._may_create = may_create
         self._times = times
-        self._is_used_elsewhere = is_used_elsewhere
-        self._has_others = has_others
-        self._tells_at_end = tells_at_end
         self._vm: Vm | None = None
         self._queued: Queued | None = None
         self._knows_queue = False
@@ -201,7 +201,7 @@ class TpuProvisioning:
         return usage.questions() if self._is_idle_for_long() else ()
 
     def take_in(self, answers: Sequence[Any]) -> None:
-        if usage.is_used(answers) or self._is_used_elsewhere():
+        if usage.is_used(answers) or self._around.is_used_elsewhere():
             self._idle_since_s = time.monotonic()
         else:
             self._is_unused = True
@@ -223,10 +223,10 @@ class TpuProvisioning:
         if self._program is not None:
             self._program.close()
             self._program = None
-        if not self._tells_at_end:
+        if not self._around.tells_at_end:
             return
         is_queued = self._vm is None and (waits_in_queue(self._queued) or self._doing is Action.QUEUE)
-        if is_queued and self._may_create and not self._has_others():
+        if is_queued and self._may_create and not self._around.has_others():
             self._take_back()
             return
         stands = ""
@@ -287,6 +287,8 @@ class TpuProvisioning:
         if self._vm is not None:
             # It may have brought this one, and waits for nothing any more.
             self._queued, self._missed = None, 0
+        if self._vm is not None and self._is_ours():
+            self._around.remember(self._vm.project)
         if is_up(self._vm):
             self._trouble = self._is_short = ""
             self._failures = 0
@@ -302,6 +304,8 @@ class TpuProvisioning:
             self._unseen = f"{self._host.name}: its queued resource cannot be checked: {error}"
             return
         self._knows_queue, self._unseen = True, ""
+        if found is not None:
+            self._around.remember(found.project)
         if found is not None and found.state == "ACTIVE":
             self._missed += 1
             # Its VM may have come since this one looked for it.
@@ -313,7 +317,7 @@ class TpuProvisioning:
         self._queued = found
 
     def _act(self, chosen: Action) -> None:
-        if is_up(self._vm) and self._is_used_elsewhere():
+        if is_up(self._vm) and self._around.is_used_elsewhere():
             # Since it was found to be unused.
             self._idle_since_s, self._is_unused = time.monotonic(), False
             return
@@ -325,6 +329,8 @@ class TpuProvisioning:
         self._doing, self._began_s = chosen, time.monotonic()
         self._began_at = time.strftime("%H:%M:%S")
         if chosen in (Action.CREATE, Action.QUEUE):
+            # Before anything can come of it; one that is not configured is told by what is seen then.
+            self._around.remember(self._host.project or "")
             self._log(f"{_DOING[chosen]} {self._host.name} ({kind_text(self._host)}), which costs money")
         else:
             why = f"is {self._vm.state}" if self._vm is not None and not is_up(self._vm) else "is not used any more"

@@ -89,10 +89,19 @@ def test_a_vm_is_created_for_a_job_and_outlives_the_dispatcher_with_a_word(lab: 
     assert "pod is still up and costs money: `dispatcher outlets delete pod` deletes it" in said
     # What stands is shown, and goes when a person says so.
     done = lab.fleet.try_("outlets")
-    assert "pod (READY): created for this workspace, and may cost money" in done.stderr
+    place = f"pod (v4-16 in {lab.bed.zone} of {lab.bed.project}, READY)"
+    assert f"{place}: created for this workspace, and may cost money; `dispatcher outlets delete pod`" in done.stderr
     assert "created for this workspace, 2 workers: it may cost money" in lab.fleet.try_("doctor").stdout
     refused = lab.fleet.try_("outlets", "delete", "pod")
     assert "There is no terminal to ask on: add --yes" in refused.stderr
+    # It is not forgotten when the host is renamed, or in another zone now.
+    lab.fleet.write_config("code: none\n")
+    away = f"created for this workspace, and may cost money, but no configured host leads to it; `dispatcher outlets \
+delete pod --zone {lab.bed.zone} --project {lab.bed.project}` deletes it"
+    assert f"{place}: {away}" in lab.fleet.try_("outlets").stderr
+    assert "but no configured host leads to it: it may cost money" in lab.fleet.try_("doctor").stdout
+    lab.configure(zone="europe-west4-b")
+    assert f"{place}: {away}" in lab.fleet.try_("outlets").stderr
     lab.run("outlets", "delete", "pod", "--yes")
     assert lab.bed.names() == []
 

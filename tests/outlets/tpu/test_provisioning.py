@@ -14,7 +14,7 @@ from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
 from dispatcher.outlets.remote.operations import Seen, Sight
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
-from dispatcher.outlets.tpu.provisioning import Times, TpuProvisioning
+from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
 
 pytestmark = pytest.mark.slow
 
@@ -34,10 +34,12 @@ class Machine:
         self.host = TpuHost(name="vm", cluster="vm", **given)
         self.said: list[str] = []
         self.others: list[str] = []
-        self.made = TpuProvisioning(
-            self.host, WORKSPACE, self.said.append, may_create=self.host.create == "auto", times=TIMES,
-            is_used_elsewhere=lambda: bool(self.others), has_others=lambda: bool(self.others),
+        self.projects: list[str] = []
+        around = Around(
+            log=self.said.append, is_used_elsewhere=lambda: bool(self.others), has_others=lambda: bool(self.others),
+            remember=self.projects.append,
         )  # fmt: skip
+        self.made = TpuProvisioning(self.host, WORKSPACE, around, TIMES, may_create=self.host.create == "auto")
         self.is_wanted, self.is_used = True, False
 
     def work(self) -> None:
@@ -101,6 +103,7 @@ def test_it_is_created_when_it_is_wanted(make: Callable[..., Machine], tpu: TpuB
     (request,) = tpu.requests("nodes.create")
     assert request.body["labels"] == {WORKSPACE_LABEL: WORKSPACE}
     assert machine.made.identity == str(tpu.node("vm")["id"])
+    assert machine.projects[-1] == tpu.project
 
 
 def test_a_person_has_to_create_it(make: Callable[..., Machine], tpu: TpuBed) -> None:

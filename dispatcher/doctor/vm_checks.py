@@ -12,6 +12,7 @@ from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.tpu.by_hand import Found, all_created, look_at_all
 from dispatcher.outlets.tpu.gcloud import name_problem
+from dispatcher.outlets.tpu.telling import other_size
 from dispatcher.outlets.tpu.vm import is_up
 
 
@@ -34,6 +35,8 @@ def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, Found | Ou
             yield Finding(name, WRONG, str(one), "`gcloud auth login`, and `gcloud` on PATH of this machine")
         else:
             yield _standing(name, host, one, workspace_id(config.layout))
+            if one.vm is not None and (problem := other_size(host, one.vm)):
+                yield Finding(name, WRONG, problem)
 
 
 def created(config: Config, hosts: Sequence[TpuHost]) -> Findings:

@@ -53,7 +53,7 @@ class Problems:
         """What keeps anything from being submitted now: the loop claims nothing for this outlet meanwhile."""
         landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
         reached = self._host.problem or self._conversation.problem or landed
-        capacity.problem = reached or self._shipping.problem or self._sender.problem
+        capacity.problem = reached or self._host.unfit or self._shipping.problem or self._sender.problem
         capacity.place = self._landing.place
         capacity.gpus_are_taken = bool(self._sender.waiting_text())
         if self.awaited_for_s() <= 0:

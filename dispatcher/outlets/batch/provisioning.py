@@ -48,8 +48,12 @@ class Provisioning(Protocol):
         """Why it is not up, for people; empty when it is."""
 
     @property
+    def unfit(self) -> str:
+        """Why nothing more is started on the host that is there, although it is up; empty for one that may be used."""
+
+    @property
     def failure(self) -> str:
-        """The problem, if it is one that people should be warned of."""
+        """The problem, or why it is unfit, if that is what people should be warned of."""
 
     @property
     def loss(self) -> Loss | None:
@@ -89,6 +93,7 @@ class Standing:
     identity = ""
     can_be_made = False
     problem = ""
+    unfit = ""
     failure = ""
     loss = None
     replaced = Loss(LOST, "the host is another one now")

@@ -18,7 +18,7 @@ from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote.operations import Ran
 from dispatcher.outlets.remote.programs import Program
-from dispatcher.outlets.tpu import gcloud
+from dispatcher.outlets.tpu import gcloud, telling
 from dispatcher.outlets.tpu.gcloud import Created, Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.projects import known_projects
 from dispatcher.outlets.tpu.provisioning import CREATE_LIMIT_S, DELETE_LIMIT_S, LOOK_LIMIT_S
@@ -177,6 +177,8 @@ def _wait_until_up(host: TpuHost, workspace: str, tell: Tell) -> Vm:
     begun_s = time.monotonic()
     while True:
         vm = look(host, workspace).vm
+        if vm is not None and (problem := telling.other_size(host, vm)):
+            raise StateError(problem)
         if vm is not None and is_up(vm):
             return vm
         state = "gone" if vm is None else vm.state

@@ -132,8 +132,12 @@ class TpuProvisioning:
         return self._must_look and not self._unseen
 
     @property
+    def unfit(self) -> str:
+        return "" if self._vm is None else telling.other_size(self._host, self._vm)
+
+    @property
     def failure(self) -> str:
-        return self._trouble or self._unseen
+        return self._trouble or self._unseen or self.unfit
 
     @property
     def loss(self) -> Loss | None:
@@ -246,6 +250,7 @@ class TpuProvisioning:
             vm=self._vm,
             queued=self._queued,
             workspace=self._workspace,
+            accelerator_type=self._host.accelerator_type,
             is_wanted=self._is_wanted,
             # Without the answer nothing is created: the request that stands would bring a second one.
             may_create=self._may_create and self._has_looked and (self._vm is not None or self._knows_queue),

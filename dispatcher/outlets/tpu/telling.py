@@ -35,6 +35,16 @@ def why_absent(host: TpuHost, queued: Queued | None, queue_name: str, shortage: 
     return f"{name} does not exist: `dispatcher outlets create {host.name}` creates it ({auto})"
 
 
+def other_size(host: TpuHost, vm: Vm) -> str:
+    """Why a VM is not what the configuration says; empty where it is, or where the API does not tell."""
+    if vm.accelerator_type in ("", host.accelerator_type):
+        return ""
+    return (
+        f"the TPU VM {host.name} is a {vm.accelerator_type}, and hosts.{host.name}.accelerator_type says "
+        f"{host.accelerator_type}: nothing is started on it; {deletion(host)}, or correct the configuration"
+    )
+
+
 def deletion(host: TpuHost) -> str:
     """How a person deletes it, with what was asked of Google for it."""
     return f"`dispatcher outlets delete {host.name}` deletes it"

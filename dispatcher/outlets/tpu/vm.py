@@ -62,14 +62,15 @@ class Action(enum.Enum):
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a host at one moment. `vm` and `queued` None: there is surely none.
 
-    `workspace` is the id of this one. `is_wanted`: attempts wait for the VM; `is_given_up`: none has for a long time.
-    `may_create`: a dispatcher may create it and delete what it has created. `is_short`: Google has said that it has
-    none free. `is_idle`: it has stood unused for longer than it may.
+    `workspace` is the id of this one, `accelerator_type` what the VM is to be. `is_wanted`: attempts wait for the VM;
+    `is_given_up`: none has for a long time. `may_create`: a dispatcher may create it and delete what it has created.
+    `is_short`: Google has said that it has none free. `is_idle`: it has stood unused for longer than it may.
     """
 
     vm: Vm | None = None
     queued: Queued | None = None
     workspace: str = ""
+    accelerator_type: str = ""
     is_wanted: bool = False
     may_create: bool = False
     is_given_up: bool = False
@@ -110,7 +111,8 @@ def _without_vm(seen: Sight) -> Action:
     if not seen.may_create:
         return Action.NOTHING
     if seen.queued is not None:
-        if seen.queued.state in _FAILED:
+        brings_other = seen.queued.accelerator_type not in ("", seen.accelerator_type)
+        if seen.queued.state in _FAILED or (seen.queued.state in _WAITING and brings_other):
             return Action.DELETE_QUEUED
         if seen.queued.state in _WAITING and not seen.is_wanted and seen.is_given_up:
             # Else it would bring a VM hours later, when no one needs it.

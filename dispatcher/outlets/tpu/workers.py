@@ -45,7 +45,8 @@ from dispatcher.outlets.remote.operations import (
     Write,
 )
 from dispatcher.outlets.remote.programs import Finished, Program
-from dispatcher.outlets.tpu import gcloud, merging, reaching
+from dispatcher.outlets.tpu import gcloud, merging, reaching, telling
+from dispatcher.outlets.tpu.gcloud import Vm
 
 # What an attempt on a VM keeps locked, whoever's it is; on a filesystem that is never cleaned up by age.
 EXCLUSIVE: Final = "/run/lock/dispatcher-tpu"
@@ -122,7 +123,11 @@ class WorkersRoad:
 
     def _launching(self, operations: Sequence[Operation], limit_s: float) -> Talk:
         """All of it on worker 0, and then on all what it has not refused: whatever is done twice is done once."""
-        addresses = yield from self._addresses(_DESCRIBE_LIMIT_S)
+        vm = yield from self._vm(_DESCRIBE_LIMIT_S)
+        if problem := telling.other_size(self._host, vm):
+            # It was made since it was looked at.
+            raise OutletError(problem)
+        addresses = _addresses_of(vm)
         wanted = [
             msgspec.structs.replace(one, workers=addresses) if isinstance(one, Launch) else one for one in operations
         ]
@@ -141,7 +146,10 @@ class WorkersRoad:
         return [first[at] if refused[at] else answer for at, answer in enumerate(merged)]
 
     def _addresses(self, limit_s: float) -> Generator[Program, Finished, list[list[str]]]:
-        """The addresses of each worker, the internal one first."""
+        return _addresses_of((yield from self._vm(limit_s)))
+
+    def _vm(self, limit_s: float) -> Generator[Program, Finished, Vm]:
+        """The VM as it is now, with addresses."""
         finished = yield Program(gcloud.describe(self._host), limit_s=limit_s, environment=reaching.environment())
         answer = finished.ran()
         vm = gcloud.read_vm(answer)
@@ -149,7 +157,7 @@ class WorkersRoad:
             raise OutletError(f"{self._host.name}: {gcloud.message(answer.err)}")
         if not vm.workers:
             raise OutletError(f"{self._host.name} is {vm.state} and has no addresses")
-        return [[worker.address, *filter(None, [worker.external])] for worker in vm.workers]
+        return vm
 
     def _known_addresses(self) -> Generator[Program, Finished, list[list[str]]]:
         try:
@@ -210,6 +218,11 @@ class WorkersRoad:
     def _failure(self, finished: Finished, logs: Sequence[bytes], missing: Sequence[int]) -> OutletError:
         limit = f"{finished.killed_because}: " if finished.killed_because else ""
         return OutletError(f"{self._host.name}: {limit}{reaching.explain(finished.errors, logs, missing)}")
+
+
+def _addresses_of(vm: Vm) -> list[list[str]]:
+    """The addresses of each worker, the internal one first."""
+    return [[worker.address, *filter(None, [worker.external])] for worker in vm.workers]
 
 
 def _logs(directory: Path) -> list[bytes]:

@@ -60,11 +60,11 @@ class Pod:
         greeting = ask(self.connection, Hello(directories={"home": "~"}), patience_s=PATIENCE_S)
         self.base = f"{greeting.directories['home']}/it's; $(x)"
 
-    def host(self) -> TpuHost:
-        return TpuHost(name="pod", cluster="pod", zone=self.bed.zone, accelerator_type="v4-16")
+    def host(self, accelerator_type: str = "v4-16") -> TpuHost:
+        return TpuHost(name="pod", cluster="pod", zone=self.bed.zone, accelerator_type=accelerator_type)
 
-    def connect(self, **limits: float) -> Connection:
-        return Connection("pod", WorkersRoad(self.host(), **limits), Pace(calls_per_minute=600))
+    def connect(self, accelerator_type: str = "v4-16", **limits: float) -> Connection:
+        return Connection("pod", WorkersRoad(self.host(accelerator_type), **limits), Pace(calls_per_minute=600))
 
     def ask(self, *operations: Operation, lane: Lane = Lane.CONTROL) -> Any:
         wait_until(lambda: self.connection.free_in_s(lane) == 0.0, "a call is allowed after one without an answer")

@@ -64,6 +64,12 @@ def test_a_dead_vm_is_deleted_and_made_anew(host: TpuHost, tpu: TpuBed) -> None:
     assert len(tpu.requests("nodes.delete")) == 1
 
 
+def test_a_vm_of_another_size_is_not_taken_for_the_one_that_is_asked_for(host: TpuHost, tpu: TpuBed) -> None:
+    tpu.create("vm", "v4-16")
+    with pytest.raises(StateError, match=r"vm is a v4-16, and hosts\.vm\.accelerator_type says v4-8: nothing is"):
+        by_hand.create(host, WORKSPACE, print)
+
+
 def make(tpu: TpuBed, name: str, zone: str, project: str, label: str, *, queued: bool = False) -> None:
     """As an earlier configuration of the workspace `label` would have made it."""
     own = [f"--zone={zone}", f"--project={project}", f"--labels={WORKSPACE_LABEL}={label}", "--accelerator-type=v4-8"]

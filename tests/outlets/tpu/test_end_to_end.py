@@ -139,6 +139,19 @@ def test_without_capacity_it_waits_in_the_queue_and_the_request_is_taken_back(la
     assert shown.returncode == 1 or "DELETING" in shown.stdout
 
 
+def test_a_vm_of_another_size_runs_nothing(lab: Lab) -> None:
+    lab.bed.create("pod", "v4-8")
+    lab.configure(accelerator_type="v4-32")
+    lab.fleet.write_manifest([shell("a", "true")])
+    dispatcher = lab.start()
+    refusal = "the TPU VM pod is a v4-8, and hosts.pod.accelerator_type says v4-32: nothing is started on it"
+    wait_until(lambda: refusal in lab.fleet.run("show", "a"), "it is shown why it waits", PATIENCE_S)
+    assert lab.fleet.states() == {"a": "queued"}
+    assert dispatcher.stop() == 0
+    assert refusal in dispatcher.said
+    assert refusal in lab.fleet.try_("doctor").stdout
+
+
 def test_submit_asks_before_it_creates(lab: Lab) -> None:
     lab.configure(create="ask")
     lab.fleet.write_manifest([shell("a", "true")])

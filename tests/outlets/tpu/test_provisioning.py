@@ -256,6 +256,16 @@ def test_what_is_not_up_and_not_dead_is_left_alone(make: Callable[..., Machine],
     assert tpu.requests("nodes.delete") == []
 
 
+def test_one_of_another_size_is_up_but_unfit(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    """Attempts that run on it are followed, and nothing more is started."""
+    tpu.create("vm", "v4-16")
+    machine = make()
+    machine.until(lambda: machine.made.is_up, "up")
+    assert "is a v4-16, and hosts.vm.accelerator_type says v4-8: nothing is started on it" in machine.made.unfit
+    assert machine.made.failure == machine.made.unfit
+    assert not machine.made.problem
+
+
 def test_what_others_have_created_is_used_and_never_deleted(make: Callable[..., Machine], tpu: TpuBed) -> None:
     tpu.create("vm", spot=True)
     machine = make(idle_delete_s=0.0)

@@ -52,6 +52,12 @@ def test_without_capacity_it_is_asked_for_in_the_queue() -> None:
         assert action(sight(is_wanted=False, may_create=False, queued=Queued(state=state))) is Action.NOTHING
 
 
+def test_a_request_for_another_size_is_taken_back() -> None:
+    other = Queued(state="WAITING_FOR_RESOURCES", accelerator_type="v4-8")
+    assert action(sight(accelerator_type="v4-32", queued=other)) is Action.DELETE_QUEUED
+    assert action(sight(accelerator_type="v4-8", queued=other)) is Action.NOTHING
+
+
 @pytest.mark.parametrize("state", ["FAILED", "SUSPENDED", "ACTIVE"])
 def test_a_request_that_brings_nothing_more_is_deleted_before_the_next(state: str) -> None:
     assert action(sight(queued=Queued(state=state))) is Action.DELETE_QUEUED

@@ -41,6 +41,14 @@ def variables(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
+def test_nothing_is_launched_on_a_vm_that_is_of_another_size_by_now(pod: Pod) -> None:
+    pod.connection.close()
+    pod.connection = pod.connect(accelerator_type="v4-32")
+    why = unreached(pod.connection, [pod.deliver("a"), pod.launch("a")], patience_s=PATIENCE_S)
+    assert "the TPU VM pod is a v4-16, and hosts.pod.accelerator_type says v4-32" in why
+    assert not [worker for worker in pod.workers if pod.file(worker, "a", "taken")]
+
+
 def test_an_attempt_runs_on_all_workers(pod: Pod) -> None:
     greeting = pod.ask(Hello(programs=["bash", "no-such-program"]))
     assert (greeting.host, set(greeting.programs)) == (pod.workers[0].name, {"bash"})

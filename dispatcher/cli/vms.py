@@ -46,12 +46,16 @@ def create_command(
     host = _tpu_host(config, name)
     if queue:
         from dispatcher.outlets.tpu import by_hand
+        from dispatcher.outlets.tpu.gcloud import QUEUED_FOR_S
         from dispatcher.outlets.tpu.projects import remember_project
 
         _confirm_creation(host, yes=yes)
         queued, project = by_hand.queue(host, _workspace(config))
         remember_project(config.layout, project)
-        note(f"{name} was requested: queued resource {queued}; `dispatcher outlets` shows its state")
+        note(
+            f"{name} was requested: queued resource {queued}, which expires in {QUEUED_FOR_S // 3600} h; "
+            "`dispatcher outlets` shows its state"
+        )
     else:
         create_vm(config, host, yes=yes)
     if as_json:
@@ -121,6 +125,8 @@ def create_vm(config: Config, host: TpuHost, *, yes: bool) -> None:
     remember_project(config.layout, vm.project)
     workers = counted(len(vm.workers), "worker")
     note(f"{host.name} is READY ({workers}) and costs money: `dispatcher outlets delete {host.name}` deletes it")
+    if vm.is_of(_workspace(config)):
+        note(by_hand.timer_text(host))
 
 
 def create_missing(config: Config, names: Sequence[str], *, yes: bool) -> None:

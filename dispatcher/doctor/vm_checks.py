@@ -12,7 +12,7 @@ from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.tpu.by_hand import Found, all_created, look_at_all
 from dispatcher.outlets.tpu.gcloud import name_problem
-from dispatcher.outlets.tpu.telling import other_size
+from dispatcher.outlets.tpu.telling import other_size, without_end
 from dispatcher.outlets.tpu.vm import is_up
 
 
@@ -30,6 +30,8 @@ def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, Found | Ou
             yield Finding(name, WRONG, problem, "give the host another name")
         if host.version is None:
             yield Finding(name, WARNING, "it has no `version`, so its VM cannot be created")
+        if warning := without_end(host):
+            yield Finding(name, WARNING, warning)
         one = found[host.name]
         if isinstance(one, OutletError):
             yield Finding(name, WRONG, str(one), "`gcloud auth login`, and `gcloud` on PATH of this machine")

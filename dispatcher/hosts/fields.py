@@ -205,6 +205,16 @@ def parse_positive(value: object) -> int:
     return value
 
 
+def parse_duration_or_never(value: object) -> float | None:
+    """A duration as everywhere, or `never`: None."""
+    if value == "never":
+        return None
+    try:
+        return values.parse_duration(value)
+    except BadValueError as error:
+        raise BadValueError(f"{error}, or never") from None
+
+
 def parse_arguments(value: object) -> tuple[str, ...]:
     """Arguments of a command: a list, or text that is split like a shell line."""
     if isinstance(value, str):

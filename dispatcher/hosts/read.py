@@ -157,6 +157,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             "metadata": fields.mapped(values.parse_text, "names and values"),
             "create": fields.one_of(*get_args(CreateMode)),
             "idle_delete": values.parse_duration,
+            "dead_after": fields.parse_duration_or_never,
         },
         ("zone", "accelerator_type"),
     ),
@@ -183,7 +184,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 # Keys whose field has another name.
-_FIELDS: Final[Mapping[str, str]] = {"idle_delete": "idle_delete_s"}
+_FIELDS: Final[Mapping[str, str]] = {"idle_delete": "idle_delete_s", "dead_after": "dead_after_s"}
 
 
 class Source(NamedTuple):

@@ -177,7 +177,7 @@ class TpuHost(Host, frozen=True, kw_only=True):
     `accelerator_type` as Google calls it (`v4-32`), `version` the runtime version that a VM is created with. `create`
     says whether a dispatcher may create it (`auto`), or only a command that asks (`ask`), because it costs money.
     `idle_delete_s`: after so long without an attempt the dispatcher deletes a VM that was created for this workspace;
-    None: never.
+    `dead_after_s`: after so long without a dispatcher the VM deletes itself. None: never.
     """
 
     type: ClassVar[str] = "tpu"
@@ -196,6 +196,7 @@ class TpuHost(Host, frozen=True, kw_only=True):
     metadata: Mapping[str, str] = _NOTHING
     create: CreateMode = "ask"
     idle_delete_s: float | None = None
+    dead_after_s: float | None = 7200.0
 
     @property
     def submits_to(self) -> str:

@@ -29,7 +29,7 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     one first. `by_hardware`: among them, attempts go where the hardware that they ask for is free. `poll_interval_s` is
     how often such a host is asked; `times` are its other times. `code`: what they run, also those that see the
     workspace; None: as dispatcher.yaml says, and only those that do not see it. `needs_slots`: without any, a pod is a
-    mistake.
+    mistake. `ends_when_empty`: nothing that it has made is wanted after its end.
     """
 
     pod: str
@@ -47,3 +47,4 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     times: BatchTimes = BatchTimes()
     code: CodeMode | None = None
     needs_slots: bool = True
+    ends_when_empty: bool = False

@@ -97,4 +97,5 @@ def outlet_context(config: Config, options: PodOptions, observer: Observer, log:
         poll_interval_s=options.poll_interval_s or config.poll_interval_s,
         code=options.code,
         needs_slots=not options.once,
+        ends_when_empty=options.until_empty,
     )

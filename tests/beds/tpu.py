@@ -31,7 +31,7 @@ from .needs import SEARCH_PATH, why_not
 from .tpu_api import Api, Fault, Request
 from .tpu_checks import NO_CAPACITY, PROJECT, ZONES, Refusal
 from .tpu_cloud import Cloud
-from .tpu_network import Hub, Vm, Worker
+from .tpu_network import GATEWAY, Hub, Vm, Worker
 from .tpu_queue import Queue
 from .warm_gcloud import WarmGcloud
 
@@ -46,6 +46,9 @@ class TpuBed:
 
     Calls of gcloud go to `warm`, where one is given; gcloud then waits for `sleep_factor` of the time that it would
     wait between attempts and between looks at an operation.
+
+    A worker runs the startup script of its metadata, has a metadata server, and reaches the API as `api.vm_may_delete`
+    allows its service account; what it asks for is in `api.vm_requests`.
 
     `cloud` and `queue` have what takes how long (`cloud.create_s`, `queue.wait_s` ...), to be changed at any time.
     """
@@ -230,8 +233,8 @@ class TpuBed:
             "CLOUDSDK_CONFIG": str(config),
             "CLOUDSDK_CORE_PROJECT": self.project,
             "CLOUDSDK_COMPUTE_ZONE": self.zone,
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"http://127.0.0.1:{API_PORT}/",
-            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"http://127.0.0.1:{API_PORT}/compute/v1/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"http://{GATEWAY}:{API_PORT}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE": f"http://{GATEWAY}:{API_PORT}/compute/v1/",
             "CLOUDSDK_AUTH_ACCESS_TOKEN_FILE": str(self.directory / "token"),
             "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
             "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "true",

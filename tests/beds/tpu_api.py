@@ -23,6 +23,9 @@ from .tpu_checks import Refusal
 from .tpu_cloud import Cloud
 from .tpu_queue import Queue
 
+METADATA = "/computeMetadata/v1/instance/"
+# Of the service account of the VMs.
+VM_TOKEN = "ya29.vm"
 COMPUTE = re.compile(r"/compute/v1/projects/([^/]+)")
 TPU = re.compile(
     r"/(v2|v2alpha1)/(projects/([^/]+)/locations/([^/:]+))/"
@@ -54,10 +57,15 @@ class Fault:
 
 
 class Api:
+    """`vm_may_delete`: whether the service account of the VMs has the permission to delete them."""
+
     def __init__(self, cloud: Cloud, queue: Queue, token: str) -> None:
         self.cloud, self.queue, self.token = cloud, queue, token
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
+        # Of VMs: what they ask for themselves.
+        self.vm_requests: list[Request] = []
+        self.vm_may_delete = True
         self._server: ThreadingHTTPServer | None = None
 
     def serve(self, listener: socket.socket) -> None:
@@ -76,13 +84,19 @@ class Api:
                     super().handle_one_request()
 
             def do_GET(self) -> None:
+                if self.path.startswith(METADATA):
+                    self.tell(*api.metadata(self.client_address[0], self.path.removeprefix(METADATA)))
+                    return
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 answer = api.answer(self.command, self.path, self.headers.get("Authorization", ""), body)
                 if answer is None:
                     self.close_connection = True
                     return
                 status, message = answer
-                data = json.dumps(message).encode()
+                self.tell(status, json.dumps(message))
+
+            def tell(self, status: int, text: str) -> None:
+                data = text.encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json; charset=UTF-8")
                 self.send_header("Content-Length", str(len(data)))
@@ -107,6 +121,8 @@ class Api:
         fault = None
         try:
             call, request = self._parse(method, path, body)
+            if authorization == f"Bearer {VM_TOKEN}":
+                return self._answer_vm(call, request)
             with self.cloud.lock:
                 self.requests.append(request)
                 fault = self._next_fault(request.kind)
@@ -125,6 +141,25 @@ class Api:
             error = {"code": refusal.code, "message": refusal.message, "status": refusal.status}
             answer = refusal.code, {"error": error}
         return None if fault is not None and fault.is_answer_lost else answer
+
+    def metadata(self, address: str, path: str) -> tuple[int, str]:
+        """What the metadata server tells a machine with this address."""
+        if path == "service-accounts/default/token":
+            return 200, json.dumps({"access_token": VM_TOKEN, "expires_in": 3599, "token_type": "Bearer"})
+        try:
+            with self.cloud.lock:
+                return 200, self.cloud.metadata(address, path)
+        except Refusal as refusal:
+            return refusal.code, refusal.message
+
+    def _answer_vm(self, call: Callable[[], Any], request: Request) -> tuple[int, Any]:
+        with self.cloud.lock:
+            self.vm_requests.append(request)
+            if request.kind.endswith(".delete") and not self.vm_may_delete:
+                # What there is, Google tells only whoever may do it.
+                kind = request.kind
+                raise Refusal("PERMISSION_DENIED", f"Permission 'tpu.{kind}' denied on resource (or it may not exist).")
+            return 200, json.loads(json.dumps(call()))
 
     def _next_fault(self, kind: str) -> Fault | None:
         for fault in self.faults:

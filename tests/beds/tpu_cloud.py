@@ -141,7 +141,7 @@ class Cloud:
         node = self.node(name)
         self._check_state(node, "start", "STOPPED")
         node["state"] = "STARTING"
-        self.vms[name].boot()
+        self.vms[name].boot(startup_script(node))
         return self._become(name, "READY", self.begin(name, "start", version))
 
     def update_node(self, name: str, body: dict[str, Any], mask: str, version: str) -> dict[str, Any]:
@@ -167,6 +167,16 @@ class Cloud:
 
         self.timetable.after(self.update_s, finish)
         return operation.view()
+
+    def metadata(self, address: str, path: str) -> str:
+        """What the metadata server of the machine with this address tells."""
+        for name, vm in self.vms.items():
+            for index, worker in enumerate(vm.workers):
+                if worker.address == address and path == "attributes/tpu-env":
+                    _, project, _, zone, _, ident = name.split("/")
+                    known = {"CONSUMER_PROJECT_ID": project, "NODE_ID": ident, "WORKER_ID": index, "ZONE": zone}
+                    return "".join(f"{key}: '{value}'\n" for key, value in known.items())
+        raise Refusal("NOT_FOUND", f"there is no {path} for {address}")
 
     def node(self, name: str) -> dict[str, Any]:
         if name not in self.nodes:
@@ -196,7 +206,7 @@ class Cloud:
         count = checks.workers_of(node.get("acceleratorType", "v2-8")) or 1
         vm = self.vms[name] = self._make_vm(f"t1v-n-{node['id'][-8:]}", count, is_external)
         self.spread_keys(name)
-        vm.boot()
+        vm.boot(startup_script(node))
         node["networkEndpoints"] = [
             {"ipAddress": worker.address, "port": 8470,
              **({"accessConfig": {"externalIp": worker.external}} if worker.external else {})}
@@ -291,6 +301,10 @@ class Cloud:
 
         self.timetable.after(self.update_s, finish)
         return operation.view()
+
+
+def startup_script(node: dict[str, Any]) -> str:
+    return str(node.get("metadata", {}).get("startup-script", ""))
 
 
 def now() -> str:

@@ -23,6 +23,8 @@ from .needs import SEARCH_PATH
 
 CLONE_NEWNET = 0x4000_0000
 INTERNAL, EXTERNAL = "10.164", "198.18"
+# The machine that `gcloud` runs on, as the workers see it.
+GATEWAY = f"{INTERNAL}.0.1"
 SSH_PORT = 22
 
 
@@ -51,14 +53,14 @@ class Hub:
             raise BedError(f"ip {' '.join(words)}: {done.stderr.strip()}")
 
     def listen(self, port: int) -> socket.socket:
-        """A listening socket on 127.0.0.1 of this network, for this process."""
+        """A listening socket on GATEWAY of this network, for this process."""
         sockets: list[socket.socket] = []
 
         def inside() -> None:
             # Only this thread changes its network.
             with open(f"/proc/{self.pid}/ns/net", "rb") as namespace:
                 if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET) == 0:
-                    sockets.append(socket.create_server(("127.0.0.1", port), backlog=64))
+                    sockets.append(socket.create_server((GATEWAY, port), backlog=64))
 
         thread = threading.Thread(target=inside)
         thread.start()
@@ -85,7 +87,16 @@ class Worker(Computer):
         self._link, self._mac = f"worker-{high}-{low}", f"02:00:00:00:{high:02x}:{low:02x}"
         (directory / "keys").mkdir()
         # As on the real one, its own name leads to the address at which the others reach it.
-        (directory / "etc" / "hosts").write_text(f"127.0.0.1 localhost\n{self.address} {name}\n")
+        known = f"127.0.0.1 localhost\n{self.address} {name}\n{GATEWAY} metadata.google.internal\n"
+        (directory / "etc" / "hosts").write_text(known)
+
+    def start_up(self, script: str) -> None:
+        """Run the startup script of its metadata, as root; it is not waited for."""
+        assert self._namespace is not None
+        file = self.directory / "startup-script"
+        file.write_text(script)
+        file.chmod(0o700)
+        self._namespace.start(str(file), log=self.directory / "startup.log")
 
     def accept(self, keys: dict[str, list[str]]) -> None:
         """Public keys by user name, as the guest agent of a VM writes them from its metadata."""
@@ -149,9 +160,11 @@ class Vm:
     def __init__(self, workers: list[Worker]) -> None:
         self.workers = workers
 
-    def boot(self) -> None:
+    def boot(self, startup_script: str = "") -> None:
         for worker in self.workers:
             worker.boot()
+            if startup_script:
+                worker.start_up(startup_script)
 
     def power_cut(self) -> None:
         for worker in self.workers:

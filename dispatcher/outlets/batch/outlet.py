@@ -258,7 +258,7 @@ class BatchOutlet:
     def close(self) -> None:
         self._shipping.close()
         self._conversation.close()
-        self._host.close()
+        self._host.close(is_used=self._is_waiting() or bool(self._waiting))
         self._landing.close()
 
     def _submit(self, bundles: Sequence[Bundle]) -> None:

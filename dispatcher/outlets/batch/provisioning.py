@@ -83,7 +83,8 @@ class Provisioning(Protocol):
 
     def due_in_s(self) -> float | None: ...
 
-    def close(self) -> None: ...
+    def close(self, *, is_used: bool) -> None:
+        """The dispatcher ends. `is_used`: attempts of this dispatcher go on there."""
 
 
 class Standing:
@@ -117,7 +118,7 @@ class Standing:
     def due_in_s(self) -> float | None:
         return None
 
-    def close(self) -> None:
+    def close(self, *, is_used: bool) -> None:
         """Nothing was made."""
 
 

@@ -3,7 +3,9 @@
 gcloud         The words of gcloud for VMs and queued resources, and what its answers and failures mean. Pure.
 vm             What the state of a VM means, and what is to be done next about it. Pure.
 provisioning   One VM in the course of time: looked at, created, queued for, deleted; telling: its messages.
+leaving        What a dispatcher does about it when it ends.
 usage          Whether anybody else still uses it.
+timer          How a VM deletes itself when no dispatcher is left; dead_man: the program that does so there.
 projects       Where VMs were created, so that none is forgotten.
 scheduler      The VM as a Scheduler: launches, checks and signals on all workers.
 workers        The road to all workers; reaching: its words of gcloud; merging: the answers of all as one.
@@ -54,6 +56,7 @@ def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProv
     from dispatcher.outlets.batch.identity import workspace_id
     from dispatcher.outlets.tpu.projects import remember_project
     from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
+    from dispatcher.outlets.tpu.telling import without_end
     from dispatcher.outlets.tpu.usage import other_owners, other_pods
 
     layout = context.config.layout
@@ -65,7 +68,10 @@ def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProv
         has_others=lambda: bool(other_owners(layout, context.observer, context.pod, host.name)),
         remember=functools.partial(remember_project, layout),
         tells_at_end=is_lasting,
+        ends_when_empty=context.ends_when_empty,
     )
     times = Times(interval_s=context.poll_interval_s)
     may_create = host.create == "auto" and is_lasting
+    if may_create and (warning := without_end(host)):
+        context.log(f"warning: {warning}")
     return TpuProvisioning(host, workspace_id(layout), around, times, may_create=may_create)

@@ -16,17 +16,22 @@ import msgspec
 from dispatcher.errors import OutletError, StateError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
+from dispatcher.outlets.remote.asking import ask_all
+from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Ran
 from dispatcher.outlets.remote.programs import Program
-from dispatcher.outlets.tpu import gcloud, telling
+from dispatcher.outlets.tpu import gcloud, telling, timer
 from dispatcher.outlets.tpu.gcloud import Created, Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.projects import known_projects
 from dispatcher.outlets.tpu.provisioning import CREATE_LIMIT_S, DELETE_LIMIT_S, LOOK_LIMIT_S
 from dispatcher.outlets.tpu.vm import Condition, condition_of, is_up
+from dispatcher.outlets.tpu.workers import WorkersRoad
 from dispatcher.workspace import Layout
 
 _LOOK_AGAIN_S: Final = 5.0
 _STEP_S: Final = 0.1
+# How long a machine that has booted may need until its startup script runs and has been answered.
+_TIMER_S: Final = 120.0
 # How often someone who waits is told for how long.
 _TELL_EVERY_S: Final = 10.0
 
@@ -139,6 +144,17 @@ def create(host: TpuHost, workspace: str, tell: Tell) -> Vm:
         if error.failure not in (Failure.EXISTS, Failure.TRANSIENT) or look(host, workspace).vm is None:
             raise
     return _wait_until_up(host, workspace, tell)
+
+
+def timer_text(host: TpuHost) -> str:
+    """Whether the VM, which is READY, deletes itself when no dispatcher is left; asks it until it knows."""
+    begun_s = time.monotonic()
+    told = ""
+    while host.dead_after_s is not None and not told and time.monotonic() - begun_s < _TIMER_S:
+        answers = ask_all({host.name: (WorkersRoad(host), timer.state())}, LOOK_LIMIT_S)[host.name]
+        told = "" if isinstance(answers, Unreached) else timer.read_state(answers)
+        time.sleep(0 if told else _STEP_S)
+    return timer.text(host, told)
 
 
 def queue(host: TpuHost, workspace: str) -> tuple[str, str]:

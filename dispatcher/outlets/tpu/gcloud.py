@@ -16,8 +16,11 @@ import msgspec
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote.operations import Failed, Ran
+from dispatcher.outlets.tpu import timer
 
 PROGRAM: Final = "gcloud"
+# A request that has waited so long in the queue expires, and a dispatcher that lives asks anew.
+QUEUED_FOR_S: Final = 86400
 # Which workspace a VM was created for. Google allows lower case letters, digits, `-` and `_` in both.
 WORKSPACE_LABEL: Final = "dispatcher-workspace"
 
@@ -159,12 +162,14 @@ def delete(host: TpuHost) -> list[str]:
 def create_queued(host: TpuHost, workspace: str) -> list[str]:
     """The command that asks for the VM when there is capacity; it returns when the request stands.
 
-    Google knows no preemptible ones there: a spot VM takes their place. Raises OutletError as `create`.
+    It expires after QUEUED_FOR_S: without a dispatcher it would bring a VM weeks later. Google knows no preemptible
+    ones there: a spot VM takes their place. Raises OutletError as `create`.
     """
     words = [PROGRAM, *_QUEUED, "create", queued_id(workspace, host.name), f"--node-id={host.name}"]
     spot = ["--spot"] if host.preemptible and not host.spot else []
     version = f"--runtime-version={_version(host)}"
-    return [*words, version, *_shape(host, workspace), *spot, "--async", *_common(host)]
+    valid = f"--valid-until-duration={QUEUED_FOR_S}s"
+    return [*words, version, *_shape(host, workspace), *spot, valid, "--async", *_common(host)]
 
 
 def describe_queued(host: TpuHost, queued: str) -> list[str]:
@@ -339,8 +344,9 @@ def _shape(host: TpuHost, workspace: str) -> list[str]:
         words.append(f"--service-account={host.service_account}")
     if host.internal_ip:
         words.append("--internal-ips")
-    if host.metadata:
-        words.append(f"--metadata={dictionary(host.metadata)}")
+    metadata = timer.metadata(host)
+    if metadata:
+        words.append(f"--metadata={dictionary(metadata)}")
     return words
 
 

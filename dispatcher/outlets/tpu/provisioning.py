@@ -18,8 +18,9 @@ from dispatcher.outlets.base import LOST, PREEMPTED
 from dispatcher.outlets.batch.provisioning import Loss
 from dispatcher.outlets.remote.operations import Operation, Ran
 from dispatcher.outlets.remote.programs import Program
-from dispatcher.outlets.tpu import gcloud, telling, usage
+from dispatcher.outlets.tpu import gcloud, leaving, telling, usage
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
+from dispatcher.outlets.tpu.timer import Timer
 from dispatcher.outlets.tpu.vm import (
     Action,
     Sight,
@@ -41,8 +42,6 @@ _FRESH_S: Final = 15.0
 _LONGEST_PAUSE_S: Final = 1800.0
 # So often a request must be fulfilled without a VM until that counts as deleted.
 _MISSED_FOR_GOOD: Final = 2
-# How long a dispatcher that ends waits for what it has to take back.
-_CLOSING_S: Final = 15.0
 
 _DOING: Final = {
     Action.CREATE: "creating",
@@ -67,8 +66,8 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     """The pod and the workspace that a VM is for.
 
     `is_used_elsewhere()`: other dispatchers have attempts on it; `has_others()`: others may want it.
-    `remember(project)` is told where there is something of this workspace. `tells_at_end`: what goes on to cost money
-    is named when the dispatcher ends.
+    `remember(project)` is told where there is something of this workspace. `tells_at_end`: when the dispatcher ends,
+    it says what goes on to cost money. `ends_when_empty`: it ends when no job is left, so nothing is wanted then.
     """
 
     log: Callable[[str], None]
@@ -76,6 +75,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     has_others: Callable[[], bool]
     remember: Callable[[str], None] = lambda _: None
     tells_at_end: bool = True
+    ends_when_empty: bool = False
 
 
 class TpuProvisioning:
@@ -107,6 +107,7 @@ class TpuProvisioning:
         self._look_after_s = self._act_after_s = 0.0
         self._idle_since_s: float | None = None
         self._is_unused = False
+        self._timer = Timer(host, around.log)
         self._program: Program | None = None
         self._doing: Action | None = None
         self._began_s = 0.0
@@ -202,10 +203,16 @@ class TpuProvisioning:
         self._must_look = True
 
     def questions(self) -> Sequence[Operation]:
-        return usage.questions() if self._is_idle_for_long() else ()
+        renewal = self._timer.questions() if self._renewal_due_in_s() == 0.0 else ()
+        return [*renewal, *(usage.questions() if self._is_idle_for_long() else ())]
 
     def take_in(self, answers: Sequence[Any]) -> None:
-        if usage.is_used(answers) or self._around.is_used_elsewhere():
+        # Of a renewal there are two, of the other question is one.
+        if len(answers) > 1:
+            self._timer.take_in(answers[:2])
+        if len(answers) == 2:
+            return
+        if usage.is_used(answers[-1:]) or self._around.is_used_elsewhere():
             self._idle_since_s = time.monotonic()
         else:
             self._is_unused = True
@@ -217,13 +224,13 @@ class TpuProvisioning:
         if self._program is not None:
             return self._program.due_in_s()
         # What is asked of the workers then is a matter of the call that goes there.
-        waits = [self._look_is_due(), self._idle_due_in_s() or None]
+        waits = [self._look_is_due(), self._idle_due_in_s() or None, self._renewal_due_in_s() or None]
         if self._has_looked and not self._must_look and action(self._sight()) is not Action.NOTHING:
             waits.append(max(0.0, self._act_after_s - time.monotonic()))
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
-    def close(self) -> None:
-        """What is under way at Google goes on; what waits in its queue is taken back."""
+    def close(self, *, is_used: bool) -> None:
+        """What is under way at Google goes on; what nobody wants any more is taken back or deleted."""
         if self._program is not None:
             self._program.close()
             self._program = None
@@ -232,6 +239,8 @@ class TpuProvisioning:
         is_queued = self._vm is None and (waits_in_queue(self._queued) or self._doing is Action.QUEUE)
         if is_queued and self._may_create and not self._around.has_others():
             self._take_back()
+            return
+        if self._leave_vm(is_used=is_used):
             return
         stands = ""
         if is_queued:
@@ -242,8 +251,37 @@ class TpuProvisioning:
             stands = "still up and costs money" if is_up(self._vm) else f"{self._vm.state} and may cost money"
         elif self._vm is None and self._queued is not None:
             stands = f"not there, but its queued resource {self._queue_name()} is, and {self._queued.state}"
+        if is_up(self._vm) and self._is_ours():
+            self._log(self._timer.text())
         if stands:
             self._log(f"{self._host.name} is {stands}: {telling.deletion(self._host)}")
+
+    def _leave_vm(self, *, is_used: bool) -> bool:
+        """Delete the VM that nobody uses, or let it delete itself after `idle_delete`; False when it just stays."""
+        limit_s = self._host.idle_delete_s
+        if is_used or limit_s is None or self._around.has_others():
+            return False
+        if self._doing is Action.CREATE and self._around.ends_when_empty:
+            return self._delete_at_end(Action.DELETE, "no job is left")
+        if not (self.is_up and self._is_ours()):
+            return False
+        if self._timer.is_armed and not self._around.ends_when_empty:
+            # Who starts a dispatcher again does not have to wait for a new one.
+            return leaving.hand_over(self._host, limit_s, self._log)
+        if not leaving.is_unused(self._host):
+            return False
+        has_brought = self._vm is not None and self._vm.queued_resource
+        return self._delete_at_end(Action.DELETE_QUEUED if has_brought else Action.DELETE, "it is not used any more")
+
+    def _delete_at_end(self, chosen: Action, why: str) -> bool:
+        words, _ = self._command(chosen)
+        try:
+            leaving.finish(words)
+        except OutletError as error:
+            self._log(f"deleting {self._host.name} has failed: {error}")
+            return False
+        self._log(f"deleting {self._host.name}: {why}")
+        return True
 
     def _sight(self) -> Sight:
         return Sight(
@@ -261,6 +299,10 @@ class TpuProvisioning:
 
     def _is_ours(self) -> bool:
         return self._vm is not None and self._vm.is_of(self._workspace)
+
+    def _renewal_due_in_s(self) -> float | None:
+        """Seconds until the VM has to hear of this dispatcher; None for one that has no timer of ours."""
+        return self._timer.due_in_s() if self.is_up and self._is_ours() else None
 
     def _look_is_due(self) -> float | None:
         """Seconds until the VM is to be looked at; None when nothing asks for it."""
@@ -287,6 +329,8 @@ class TpuProvisioning:
         self._has_looked, self._must_look = True, False
         self._looked_s = time.monotonic()
         self._knows_queue = False
+        if before is None or self._vm is None or before.identity != self._vm.identity:
+            self._timer.start_over()
         if self._vm is not None and (before is None or before.state != self._vm.state):
             self._log(f"{self._host.name} is {self._vm.state}")
         if self._vm is not None:
@@ -425,12 +469,8 @@ class TpuProvisioning:
     def _take_back(self) -> None:
         """Else the request would be fulfilled when no one is there any more."""
         name, queued = self._host.name, self._queue_name()
-        words = [*gcloud.delete_queued(self._host, queued), "--async"]
         try:
-            program = Program(words, limit_s=_CLOSING_S)
-            program.close(_CLOSING_S)
-            finished = program.poll()
-            gcloud.check(Ran(exit_code=None) if finished is None else finished.ran())
+            leaving.finish(gcloud.delete_queued(self._host, queued))
         except OutletError as error:
             stays = f"{name}: its queued resource {queued} stays and may cost money"
             self._log(f"{stays}: {error}. {telling.deletion(self._host)}")

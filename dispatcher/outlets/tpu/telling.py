@@ -45,6 +45,16 @@ def other_size(host: TpuHost, vm: Vm) -> str:
     )
 
 
+def without_end(host: TpuHost) -> str:
+    """That a VM which dispatchers create stays when no job needs it any more; empty where it does not."""
+    if host.create != "auto" or host.idle_delete_s is not None:
+        return ""
+    return (
+        f"hosts.{host.name} has `create: auto` without `idle_delete`: its VM costs money until it is deleted by hand, "
+        "whether or not jobs use it; `idle_delete: 30m` ends that"
+    )
+
+
 def deletion(host: TpuHost) -> str:
     """How a person deletes it, with what was asked of Google for it."""
     return f"`dispatcher outlets delete {host.name}` deletes it"

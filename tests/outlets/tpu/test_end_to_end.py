@@ -53,13 +53,14 @@ class Lab:
         assert dispatcher.end(PATIENCE_S) == 0, dispatcher.said
         return dispatcher.said
 
-    def run(self, *words: str) -> None:
-        """A command that creates something, which takes longer than others."""
+    def run(self, *words: str) -> str:
+        """What a command tells that creates something, which takes longer than others."""
         done = commands.run(
             [*COMMAND, *words], cwd=self.fleet.root, env=self.fleet.environment(), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
+        return done.stderr
 
     def wait_for(self, job: str, *states: str, **rest: Any) -> Any:
         return self.fleet.wait_for(job, *states, timeout_s=PATIENCE_S, **rest)
@@ -83,10 +84,14 @@ def test_a_vm_is_created_for_a_job_and_outlives_the_dispatcher_with_a_word(lab: 
     assert lab.fleet.output("a") == "said by 0 of 2\n"
     (request,) = lab.bed.requests("nodes.create")
     assert request.body["labels"] == {WORKSPACE_LABEL: lab.workspace}
-    assert request.body["metadata"] == {"key": "a, b=c"}
+    assert request.body["metadata"].keys() == {"key", "startup-script"}
+    assert request.body["metadata"]["key"] == "a, b=c"
     assert request.body["schedulingConfig"]["spot"] is True
     assert f"creating pod (v4-16, spot, {lab.bed.zone}), which costs money" in said
+    assert "hosts.pod has `create: auto` without `idle_delete`: its VM costs money until it is deleted" in said
     assert "pod is still up and costs money: `dispatcher outlets delete pod` deletes it" in said
+    assert "pod deletes itself after 2h00m without a dispatcher" in said
+    assert "hosts.pod has `create: auto` without `idle_delete`" in lab.fleet.try_("doctor").stdout
     # What stands is shown, and goes when a person says so.
     done = lab.fleet.try_("outlets")
     place = f"pod (v4-16 in {lab.bed.zone} of {lab.bed.project}, READY)"
@@ -152,6 +157,41 @@ def test_a_vm_of_another_size_runs_nothing(lab: Lab) -> None:
     assert refusal in lab.fleet.try_("doctor").stdout
 
 
+def test_a_vm_is_deleted_with_the_last_job_of_a_dispatcher_that_ends_then(lab: Lab) -> None:
+    lab.configure(idle_delete="1h")
+    lab.fleet.write_manifest([shell("a", "true")])
+    said = lab.run_all()
+    assert lab.fleet.record("a").state == "done"
+    assert "deleting pod: it is not used any more" in said
+    assert "costs money:" not in said
+    wait_until(lambda: not lab.bed.names(), "it is deleted", PATIENCE_S)
+
+
+def test_a_vm_deletes_itself_when_its_dispatcher_was_stopped_and_none_comes(lab: Lab) -> None:
+    lab.configure(idle_delete="10s", dead_after="1h")
+    lab.fleet.write_manifest([shell("a", "true")])
+    dispatcher = lab.start()
+    lab.wait_for("a", "done")
+    wait_until(
+        lambda: "pod deletes itself after 1h00m without" in dispatcher.log.read_text(), "it is armed", PATIENCE_S
+    )
+    assert dispatcher.stop() == 0
+    assert "pod deletes itself in 10s (idle_delete), unless a dispatcher comes before" in dispatcher.said
+    assert not lab.bed.requests("nodes.delete")
+    wait_until(lambda: not lab.bed.names(), "it is gone", PATIENCE_S)
+
+
+def test_a_vm_lives_while_its_dispatcher_does_and_deletes_itself_when_that_was_killed(lab: Lab) -> None:
+    lab.configure(dead_after="20s")
+    lab.fleet.write_manifest([shell("a", "sleep 30")])
+    dispatcher = lab.start()
+    lab.wait_for("a", "done")
+    dispatcher.kill()
+    wait_until(lambda: not lab.bed.names(), "it is gone", PATIENCE_S)
+    assert not lab.bed.requests("nodes.delete")
+    assert lab.bed.api.vm_requests[-1].kind == "nodes.delete"
+
+
 def test_submit_asks_before_it_creates(lab: Lab) -> None:
     lab.configure(create="ask")
     lab.fleet.write_manifest([shell("a", "true")])
@@ -172,7 +212,9 @@ def test_submit_asks_before_it_creates(lab: Lab) -> None:
     assert asking.returncode not in (0, 2)
     os.close(mine)
     assert lab.bed.names() == []
-    lab.run("submit", "a", "--outlet", "pod", "--yes")
+    lab.bed.api.vm_may_delete = False
+    told = lab.run("submit", "a", "--outlet", "pod", "--yes")
+    assert "warning: pod cannot delete itself after 2h00m without a dispatcher, and costs money then: 403 Perm" in told
     assert lab.bed.names() == ["pod"]
     assert lab.wait_for("a", "submitted", "running").outlet == "pod"
 

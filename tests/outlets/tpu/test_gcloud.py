@@ -23,7 +23,8 @@ HEAD = "ERROR: (gcloud.compute.tpus.tpu-vm.create) "
 
 def host(**settings: object) -> TpuHost:
     base = {"name": "pod", "cluster": "pod", "zone": "z", "accelerator_type": "v4-32", "version": "v"}
-    return TpuHost(**{**base, **settings})
+    # Without the timer, which is metadata.
+    return TpuHost(**{**base, "dead_after_s": None, **settings})
 
 
 def test_every_option_of_a_host_is_given() -> None:
@@ -38,7 +39,8 @@ def test_every_option_of_a_host_is_given() -> None:
     assert gcloud.create(made, WORKSPACE) == [*vm, "create", "pod", "--version=v", *shape, *common]
     name = f"d-{WORKSPACE}-pod"
     assert gcloud.create_queued(made, WORKSPACE) == [
-        *queued, "create", name, "--node-id=pod", "--runtime-version=v", *shape, "--async", *common
+        *queued, "create", name, "--node-id=pod", "--runtime-version=v", *shape, "--valid-until-duration=86400s",
+        "--async", *common,
     ]  # fmt: skip
     assert gcloud.describe(HOST) == [*vm, "describe", "pod", *COMMON]
     assert gcloud.delete(HOST) == [*vm, "delete", "pod", *COMMON]

@@ -12,7 +12,8 @@ from beds.tpu import VERSION, TpuBed
 
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
-from dispatcher.outlets.remote.operations import Seen, Sight
+from dispatcher.outlets.remote.operations import Operation, Seen, Sight, TailRead, Write, Written
+from dispatcher.outlets.tpu import gcloud
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
 from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
 
@@ -24,6 +25,7 @@ PATIENCE_S = 120.0
 TIMES = Times(interval_s=0.5, first_pause_s=0.5, given_up_s=0.5)
 UNUSED = [Sight(seen=[Seen(exists=False)])]
 USED = [Sight(seen=[Seen(is_alive=True)])]
+RENEWED = [Written(), TailRead(content=b"armed\n")]
 
 
 class Machine:
@@ -41,6 +43,12 @@ class Machine:
         )  # fmt: skip
         self.made = TpuProvisioning(self.host, WORKSPACE, around, TIMES, may_create=self.host.create == "auto")
         self.is_wanted, self.is_used = True, False
+
+    def asked(self) -> list[Operation]:
+        """What its workers are asked, besides for its timer, which they renew."""
+        if self.made.questions() and isinstance(self.made.questions()[0], Write):
+            self.made.take_in(RENEWED)
+        return list(self.made.questions())
 
     def work(self) -> None:
         self.made.work(is_wanted=self.is_wanted, is_used=self.is_used)
@@ -74,7 +82,7 @@ def make(tpu: TpuBed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...,
 
     yield make_one
     for each in made:
-        each.made.close()
+        each.made.close(is_used=each.is_used)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +200,7 @@ def test_a_dispatcher_that_ends_deletes_no_vm_that_its_request_has_brought(
     tpu.there_is_capacity()
     tpu.grant(QUEUED)
     machine.until_up()
-    machine.made.close()
+    machine.made.close(is_used=machine.is_used)
     assert tpu.names() == ["vm"]
     assert tpu.requests("queuedResources.delete") == []
     assert machine.said[-1] == "vm is still up and costs money: `dispatcher outlets delete vm` deletes it"
@@ -204,7 +212,7 @@ def test_a_request_that_another_dispatcher_waits_for_is_left_to_it(make: Callabl
     machine = make()
     machine.until_problem("WAITING_FOR_RESOURCES")
     machine.others.append("another dispatcher")
-    machine.made.close()
+    machine.made.close(is_used=machine.is_used)
     assert tpu.requests("queuedResources.delete") == []
     assert "vm is still requested and may cost money" in machine.said[-1]
 
@@ -213,8 +221,19 @@ def test_a_request_that_has_failed_is_named_at_the_end(make: Callable[..., Machi
     tpu.no_capacity()
     machine = make()
     machine.until_problem("FAILED")
-    machine.made.close()
+    machine.made.close(is_used=machine.is_used)
     assert f"vm is not there, but its queued resource {QUEUED} is, and FAILED: `dispatcher" in machine.said[-1]
+
+
+def test_a_request_expires_without_a_dispatcher_and_is_renewed_by_one(
+    make: Callable[..., Machine], tpu: TpuBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcloud, "QUEUED_FOR_S", 2)
+    tpu.queue.wait_s = None
+    tpu.no_capacity()
+    machine = make()
+    machine.until(lambda: len(tpu.requests("queuedResources.create")) == 2, "asked for again")
+    assert any("The valid-until time of the queued resource is over" in line for line in machine.said)
 
 
 def test_a_dispatcher_that_ends_takes_its_request_back(make: Callable[..., Machine], tpu: TpuBed) -> None:
@@ -222,7 +241,7 @@ def test_a_dispatcher_that_ends_takes_its_request_back(make: Callable[..., Machi
     tpu.no_capacity()
     machine = make()
     machine.until_problem("WAITING_FOR_RESOURCES")
-    machine.made.close()
+    machine.made.close(is_used=machine.is_used)
     assert machine.said[-1] == f"vm: its queued resource {QUEUED} was withdrawn"
     assert tpu.requests("queuedResources.delete")
 
@@ -272,11 +291,11 @@ def test_what_others_have_created_is_used_and_never_deleted(make: Callable[..., 
     machine.until_up()
     machine.is_wanted = False
     machine.work()
-    assert list(machine.made.questions()) == []
+    assert machine.asked() == []
     tpu.preempt("vm")
     machine.made.doubt()
     machine.until_problem("is PREEMPTED; `dispatcher outlets delete vm` deletes it")
-    machine.made.close()
+    machine.made.close(is_used=machine.is_used)
     assert tpu.requests("nodes.delete") == []
     assert not [line for line in machine.said if "costs money" in line]
 
@@ -286,16 +305,16 @@ def test_an_idle_one_is_deleted_when_nobody_uses_it(make: Callable[..., Machine]
     machine.until_up()
     machine.is_wanted, machine.is_used = False, True
     machine.work()
-    assert list(machine.made.questions()) == []
+    assert machine.asked() == []
     machine.is_used = False
-    machine.until(lambda: list(machine.made.questions()), "asked whether it is used")
+    machine.until(machine.asked, "asked whether it is used")
     machine.made.take_in(USED)
-    assert list(machine.made.questions()) == []
-    machine.until(lambda: list(machine.made.questions()), "asked again")
+    assert machine.asked() == []
+    machine.until(machine.asked, "asked again")
     machine.others.append("another dispatcher")
     machine.made.take_in(UNUSED)
     machine.others.clear()
-    machine.until(lambda: list(machine.made.questions()), "asked once more")
+    machine.until(machine.asked, "asked once more")
     assert tpu.requests("nodes.delete") == []
     machine.made.take_in(UNUSED)
     machine.until(lambda: tpu.names() == [], "deleted")
@@ -306,7 +325,7 @@ def test_an_idle_one_is_deleted_when_nobody_uses_it(make: Callable[..., Machine]
 def test_what_stands_at_the_end_is_named(make: Callable[..., Machine], tpu: TpuBed) -> None:
     machine = make()
     machine.until_up()
-    machine.made.close()
+    machine.made.close(is_used=machine.is_used)
     assert machine.said[-1] == "vm is still up and costs money: `dispatcher outlets delete vm` deletes it"
     assert tpu.names() == ["vm"]
 
@@ -350,8 +369,8 @@ def test_an_idle_one_is_kept_for_another_dispatcher_that_begins_to_use_it(
     machine = make(idle_delete_s=1.0)
     machine.until_up()
     machine.is_wanted = False
-    machine.until(lambda: list(machine.made.questions()), "asked whether it is used")
+    machine.until(machine.asked, "asked whether it is used")
     machine.made.take_in(UNUSED)
     machine.others.append("another dispatcher")
-    machine.until(lambda: list(machine.made.questions()), "asked again instead of deleted")
+    machine.until(machine.asked, "asked again instead of deleted")
     assert tpu.requests("nodes.delete") == []

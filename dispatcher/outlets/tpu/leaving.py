@@ -1,0 +1,46 @@
+"""What a dispatcher that ends does about its TPU VM, and waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from dispatcher.base.times import duration_text
+from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.remote.asking import ask_all
+from dispatcher.outlets.remote.connection import Outcome
+from dispatcher.outlets.remote.operations import Operation, Ran, Written
+from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.tpu import gcloud, timer, usage
+from dispatcher.outlets.tpu.workers import WorkersRoad
+
+# How long gcloud has for a request, and the workers have for their answer.
+_REQUEST_S: Final = 15.0
+_ANSWER_S: Final = 60.0
+
+
+def finish(words: Sequence[str]) -> None:
+    """Run a command of gcloud that asks for a deletion, without waiting for that; raises OutletError."""
+    program = Program([*words, "--async"], limit_s=_REQUEST_S)
+    program.close(_REQUEST_S)
+    finished = program.poll()
+    gcloud.check(Ran(exit_code=None) if finished is None else finished.ran())
+
+
+def is_unused(host: TpuHost) -> bool:
+    """Whether no attempt, of whichever workspace, is on the VM, by its workers' own word."""
+    answers = _ask(host, usage.questions())
+    return isinstance(answers, Sequence) and not usage.is_used(answers)
+
+
+def hand_over(host: TpuHost, limit_s: float, log: Callable[[str], None]) -> bool:
+    """Leave it to the VM to delete itself after so long; False when it has not heard of that."""
+    answers = _ask(host, timer.renewal(limit_s, is_last=True))
+    if not isinstance(answers, Sequence) or not isinstance(answers[0], Written):
+        return False
+    log(f"{host.name} deletes itself in {duration_text(limit_s)} (idle_delete), unless a dispatcher comes before")
+    return True
+
+
+def _ask(host: TpuHost, operations: Sequence[Operation]) -> Outcome:
+    return ask_all({host.name: (WorkersRoad(host), operations)}, _ANSWER_S)[host.name]

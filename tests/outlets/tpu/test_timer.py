@@ -1,0 +1,151 @@
+"""A VM without a dispatcher deletes itself: with real gcloud, its metadata server and its own service account."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from beds.tpu import VERSION, TpuBed
+from fleet import wait_until
+
+from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.remote.operations import TailRead, Write, Written
+from dispatcher.outlets.tpu import gcloud, timer
+from dispatcher.outlets.tpu.gcloud import queued_id
+
+WORKSPACE = "0123456789ab"
+PATIENCE_S = 120.0
+SHORT_S = 8.0
+
+
+def host(**settings: object) -> TpuHost:
+    base = {"name": "vm", "cluster": "vm", "zone": "us-central2-b", "accelerator_type": "v4-16", "version": VERSION}
+    return TpuHost(**{**base, "dead_after_s": SHORT_S, **settings})
+
+
+def create(tpu: TpuBed, **settings: object) -> None:
+    command = gcloud.create(host(**settings), WORKSPACE)
+    tpu.gcloud(command[4], *command[5:], check=True)
+
+
+@pytest.fixture(autouse=True)
+def endpoint(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "tpu" in request.fixturenames:
+        tpu: TpuBed = request.getfixturevalue("tpu")
+        for name, value in tpu.env.items():
+            monkeypatch.setenv(name, value)
+
+
+def state(tpu: TpuBed, worker: int = 0) -> str:
+    return tpu.workers("vm")[worker].run("sh", "-c", f"cat {timer.DIRECTORY}/state", check=False).strip()
+
+
+def write(tpu: TpuBed, seconds: float, *, is_last: bool = False) -> None:
+    """As the agent does, on worker 0 and as a user that is not root."""
+    operation = timer.renewal(seconds, is_last=is_last)[0]
+    assert isinstance(operation, Write)
+    script = f"printf {operation.content.decode()} >{operation.path}"
+    tpu.workers("vm")[0].run("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script)
+
+
+@pytest.mark.slow
+def test_it_deletes_itself_and_its_own_startup_script_runs_as_before(tpu: TpuBed) -> None:
+    own = "#!/usr/bin/env python3\nopen('/run/own', 'w').write('it\\'s mine')\n"
+    create(tpu, metadata={timer.STARTUP: own, "a": "b"})
+    for worker in tpu.workers("vm"):
+        wait_until(lambda worker=worker: worker.run("cat", "/run/own", check=False) == "it's mine", "it has run")
+    tpu.wait_for("vm", None, PATIENCE_S)
+    assert tpu.requests("nodes.delete") == []
+    *_, asked, deleted = tpu.api.vm_requests
+    assert (asked.kind, deleted.kind, deleted.name) == ("nodes.get", "nodes.delete", "vm")
+
+
+@pytest.mark.slow
+def test_what_dispatchers_write_counts(tpu: TpuBed) -> None:
+    create(tpu)
+    wait_until(lambda: state(tpu) == "armed", "it is armed", PATIENCE_S)
+    write(tpu, 3600)
+    # It was taken in, so the VM outlives its first limit; then the last dispatcher hands it over.
+    wait_until(lambda: not tpu.workers("vm")[0].path("/run/dispatcher-tpu/alive").exists(), "it has heard", PATIENCE_S)
+    write(tpu, 1, is_last=True)
+    tpu.wait_for("vm", None, PATIENCE_S)
+    assert not state_of_others(tpu)
+
+
+def state_of_others(tpu: TpuBed) -> list[str]:
+    return [request.name for request in tpu.api.vm_requests if request.name != "vm" and "dead-man" not in request.name]
+
+
+@pytest.mark.slow
+def test_a_request_that_has_brought_it_goes_too(tpu: TpuBed) -> None:
+    command = gcloud.create_queued(host(), WORKSPACE)
+    tpu.gcloud(command[4], *command[5:], group="queued-resources", check=True)
+    tpu.wait_for("vm", "READY", PATIENCE_S)
+    tpu.wait_for("vm", None, PATIENCE_S)
+    gone = queued_id(WORKSPACE, "vm")
+    wait_until(lambda: not tpu.queue.requests, f"{gone} is deleted", PATIENCE_S)
+    assert tpu.api.vm_requests[-1].kind == "queuedResources.delete"
+
+
+@pytest.mark.slow
+def test_one_that_cannot_delete_itself_says_so(tpu: TpuBed) -> None:
+    tpu.api.vm_may_delete = False
+    create(tpu, dead_after_s=3600.0)
+    wait_until(
+        lambda: state(tpu).startswith("unable: 403 Permission 'tpu.nodes.delete' denied"), "it says so", PATIENCE_S
+    )
+    assert state(tpu, worker=1) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "dead_after_s", "expected"),
+    [
+        ("armed", 7200.0, "vm deletes itself after 2h00m without a dispatcher"),
+        ("", 7200.0, "its startup script has not started the timer. The VM's service account needs"),
+        ("unable: 403 no", 600.0, "warning: vm cannot delete itself after 10m00s without a dispatcher, and"),
+        ("", None, "vm does not delete itself when no dispatcher is left (dead_after: never)"),
+    ],
+)
+def test_what_people_are_told(told: str, dead_after_s: float | None, expected: str) -> None:
+    assert expected in timer.text(host(dead_after_s=dead_after_s), told)
+
+
+def test_a_vm_that_never_deletes_itself_is_created_as_it_is_configured() -> None:
+    assert timer.metadata(host(dead_after_s=None, metadata={"a": "b"})) == {"a": "b"}
+    assert timer.metadata(host(metadata={"a": "b"})).keys() == {"a", timer.STARTUP}
+    assert (
+        os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU")
+        or "https://tpu.googleapis.com/" in (timer.metadata(host())[timer.STARTUP])
+    )
+
+
+def test_people_are_told_once_whether_it_can_delete_itself(clock: Callable[[float], None]) -> None:
+    said: list[str] = []
+    made = timer.Timer(host(dead_after_s=7200.0), said.append)
+    assert made.due_in_s() == 0.0
+    made.take_in([Written(), TailRead(content=b"armed\n")])
+    made.take_in([Written(), TailRead(content=b"armed\n")])
+    assert said == ["vm deletes itself after 2h00m without a dispatcher"]
+    assert made.is_armed
+    assert made.due_in_s() == 900.0
+    clock(900.0)
+    assert made.due_in_s() == 0.0
+    made.start_over()
+    for _ in range(12):
+        made.take_in([Written(), TailRead()])
+    assert len(said) == 2
+    assert "has not started the timer" in said[1]
+    assert made.due_in_s() == 30.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now_s = 0.0
+
+    def pass_(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+
+    monkeypatch.setattr(timer.time, "monotonic", lambda: now_s)
+    return pass_

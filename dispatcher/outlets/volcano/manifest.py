@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from dispatcher.base.devices import OF_CONTAINERS
 from dispatcher.hosts.types import VolcanoHost
-from dispatcher.outlets.base import Bundle, Request
+from dispatcher.outlets.base import Bundle
 from dispatcher.outlets.batch.scheduler import Submission
-from dispatcher.outlets.volcano.resources import pod_resources, shape_of
+from dispatcher.outlets.volcano.resources import pod_resources, shape_of, uses_rdma
 from dispatcher.provenance.told import NODE
 
 KIND: Final = "jobs.batch.volcano.sh"
@@ -113,6 +113,7 @@ def _pod(host: VolcanoHost, submission: Submission, bundle: Bundle, grace_s: flo
     if host.shm_size is not None:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": host.shm_size}})
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    each = pod_resources(host, submission.request)
     container = {
         "name": CONTAINER,
         "image": host.image,
@@ -120,10 +121,10 @@ def _pod(host: VolcanoHost, submission: Submission, bundle: Bundle, grace_s: flo
             _literal(word) for word in ("bash", os.fspath(submission.layout.submission_script(submission.name)))
         ],
         "env": [*(_variable(name, value) for name, value in _environment(host, submission, bundle)), _NODE],
-        "resources": _resources(host, submission.request),
+        "resources": {"requests": each, "limits": dict(each)} if each else {},
         "volumeMounts": mounts,
         # Memory that is registered with an RDMA device cannot be moved.
-        **({"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}} if host.rdma else {}),
+        **({"securityContext": {"capabilities": {"add": ["IPC_LOCK"]}}} if uses_rdma(host, submission.request) else {}),
     }
     limit_s = submission.time_limit_s
     grace = math.ceil(grace_s)
@@ -132,6 +133,8 @@ def _pod(host: VolcanoHost, submission: Submission, bundle: Bundle, grace_s: flo
         "terminationGracePeriodSeconds": grace + _GRACE_MARGIN_S,
         **({"activeDeadlineSeconds": math.ceil(limit_s) + grace + _DEADLINE_MARGIN_S} if limit_s else {}),
         **_given(
+            # Volcano passes the Job's class to its PodGroup only.
+            priorityClassName=host.priority_class,
             serviceAccountName=host.service_account,
             nodeSelector=dict(host.node_selector),
             tolerations=[toleration(one) for one in host.tolerations],
@@ -153,13 +156,6 @@ def _environment(host: VolcanoHost, submission: Submission, bundle: Bundle) -> l
 def _variable(name: str, value: str) -> dict[str, str]:
     # Empty is what one without a value is; API servers of 1.20 take an empty text here for null, and refuse it.
     return {"name": name, "value": _literal(value)} if value else {"name": name}
-
-
-def _resources(host: VolcanoHost, request: Request) -> dict[str, Any]:
-    each = pod_resources(host, request)
-    if host.rdma:
-        each[host.rdma_resource_key] = str(host.rdma_per_node)
-    return {"requests": each, "limits": dict(each)} if each else {}
 
 
 def _given(**fields: Any) -> dict[str, Any]:

@@ -54,7 +54,9 @@ def pod_spec(template: Mapping[str, Any]) -> Mapping[Any, Any]:
 
 
 def _over(below: Any, above: Any) -> Any:
-    if isinstance(below, Mapping) and isinstance(above, Mapping):
+    if isinstance(above, Mapping):
+        # Also where there is nothing below it: not every Job has what a template removes.
+        below = _mapping(below)
         kept = {key: value for key, value in below.items() if above.get(key, value) is not None}
         added = {key: _over(below.get(key), value) for key, value in above.items() if value is not None}
         return {**kept, **added}

@@ -67,10 +67,16 @@ def pod_resources(host: VolcanoHost, request: Request) -> dict[str, str]:
     cpu, memory = (host.cpu, host.memory) if gpus else (host.cpu_cpu, host.cpu_memory)
     amounts = {
         host.gpu_resource_key: str(gpus) if gpus else None,
+        host.rdma_resource_key: str(host.rdma_per_node) if uses_rdma(host, request) else None,
         CPU: str(request.cpus) if request.cpus else cpu,
         MEMORY: f"{request.memory_mib}Mi" if request.memory_mib else memory,
     }
     return {name: amount for name, amount in amounts.items() if amount is not None}
+
+
+def uses_rdma(host: VolcanoHost, request: Request) -> bool:
+    """Whether its Kubernetes pods get RDMA devices: those with GPUs, which are what the devices connect."""
+    return host.rdma and shape_of(host, request).gpus_per_node > 0
 
 
 def _most_gpus(host: VolcanoHost) -> int | None:

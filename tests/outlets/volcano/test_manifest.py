@@ -128,6 +128,7 @@ def test_values_of_the_host_are_data(value: str) -> None:
     assert pod["tolerations"] == [{"key": value}]
     assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": value}
     assert made["spec"].get("priorityClassName", "") == value
+    assert pod.get("priorityClassName", "") == value
     assert pod.get("serviceAccountName", "") == value
 
 
@@ -154,6 +155,17 @@ def test_a_gang_begins_as_a_whole_and_ends_as_a_whole() -> None:
     assert (job["spec"]["minAvailable"], task["replicas"]) == (3, 3)
     assert job["spec"]["policies"] == [{"events": ["PodFailed", "PodEvicted"], "action": "TerminateJob"}]
     assert pod_of(job)["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "4"}
+
+
+def test_only_pods_with_gpus_get_rdma_devices() -> None:
+    """Of a job without GPUs they would keep others from using theirs, and it would wait for a node that has them."""
+    keys: dict[str, Any] = {"rdma": True, "rdma_per_node": 4, "gpus_per_node": 8}
+    (with_gpus,), (without,) = (jobs(make_submission(request=Request(gpus=n)), **keys) for n in (16, 0))
+    (container,) = pod_of(with_gpus)["containers"]
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "8", "rdma/hca": "4"}
+    assert container["securityContext"] == {"capabilities": {"add": ["IPC_LOCK"]}}
+    (container,) = pod_of(without)["containers"]
+    assert (container["resources"], "securityContext" in container) == ({}, False)
 
 
 def test_kubernetes_gives_the_wrapper_its_grace_period_and_its_time() -> None:

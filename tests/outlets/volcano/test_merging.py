@@ -11,16 +11,17 @@ from outlets.volcano.test_manifest import jobs, pod_of
 from volcano_jobs import make_host, make_submission
 
 from dispatcher.errors import ConfigError
+from dispatcher.outlets.base import Request
 from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 from dispatcher.workspace import Layout
 
 POD = "spec: {tasks: [{name: worker, template: {spec: %s}}]}"
 
 
-def with_template(root: Path, text: str, **keys: Any) -> dict[str, Any]:
-    (root / "templates").mkdir()
+def with_template(root: Path, text: str, gpus: int = 0, **keys: Any) -> dict[str, Any]:
+    (root / "templates").mkdir(exist_ok=True)
     (root / "templates" / "volcano.yaml").write_text(text)
-    (made,) = jobs(make_submission(), root, **keys)
+    (made,) = jobs(make_submission(request=Request(gpus=gpus)), root, **keys)
     for release in RELEASES:
         check(made, release)
     return made
@@ -65,10 +66,14 @@ def test_null_removes_and_other_lists_are_replaced(tmp_path: Path) -> None:
         "{tolerations: [{key: b}], containers: [{name: attempt, securityContext: null,"
         " resources: {limits: {rdma/hca: null, rdma/other: 2}}}]}"
     )
-    made = with_template(tmp_path, text, tolerations=({"key": "a"},), rdma=True)
-    pod = pod_of(made)
+    with_rdma = with_template(tmp_path, text, tolerations=({"key": "a"},), rdma=True, gpus=1)
+    pod = pod_of(with_rdma)
     assert pod["tolerations"] == [{"key": "b"}]
     (container,) = pod["containers"]
+    assert "securityContext" not in container
+    assert container["resources"]["limits"] == {"nvidia.com/gpu": "1", "rdma/other": 2}
+    # Of a Job that has none of it, too.
+    (container,) = pod_of(with_template(tmp_path, text))["containers"]
     assert "securityContext" not in container
     assert container["resources"]["limits"] == {"rdma/other": 2}
 

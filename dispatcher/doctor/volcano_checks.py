@@ -22,10 +22,12 @@ from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Outcome, Unreached
 from dispatcher.outlets.remote.operations import Failed, Operation, Ran, Run
 from dispatcher.outlets.remote.road import LocalRoad, Road
+from dispatcher.outlets.solver.volcano import nodes_question, read_nodes
 from dispatcher.outlets.volcano.helper import HelperRoad
 from dispatcher.outlets.volcano.helper_job import HELPER_LABEL, OWNER_ANNOTATION
 from dispatcher.outlets.volcano.kubectl import PROGRAM, Kubectl, Reason, cure, first_problem
 from dispatcher.outlets.volcano.manifest import KIND, WORKSPACE
+from dispatcher.outlets.volcano.resources import gpus_of_node
 
 _TIMEOUT_S: Final = 60.0
 _ASK_S: Final = 15.0
@@ -128,6 +130,7 @@ def _questions(host: VolcanoHost, kubectl: Kubectl, config: Config) -> list[Oper
         run("create", "--validate=false", "--filename=-", "--output=json", stdin=json.dumps(reviews)),
         run("get", KIND, f"--selector={mine}", "--output=json"),
         run("get", "jobs.batch", f"--selector={mine},{HELPER_LABEL}", "--output=json"),
+        run(*nodes_question(host)),
         *(run("get", needed.kind, needed.name, "--output=json") for needed in _needed(host)),
     ]
 
@@ -152,7 +155,7 @@ def _review(host: VolcanoHost, right: _Right, verb: str) -> dict[str, Any]:
 
 
 def _judge(name: str, host: VolcanoHost, kubectl: Kubectl, answers: Sequence[Any]) -> Findings:
-    version, rights, jobs, helpers, *objects = answers
+    version, rights, jobs, helpers, nodes, *objects = answers
     problem = _problem(version, kubectl)
     if problem is not None:
         yield Finding(name, WRONG, *problem)
@@ -161,6 +164,7 @@ def _judge(name: str, host: VolcanoHost, kubectl: Kubectl, answers: Sequence[Any
     yield from _judge_rights(f"{name} rights", host, kubectl, rights)
     for needed, answer in zip(_needed(host), objects, strict=True):
         yield from _judge_needed(f"{name} {needed.key}", needed, kubectl, answer)
+    yield from _judge_nodes(f"{name} nodes", host, nodes)
     yield from _judge_jobs(f"{name} Jobs", kubectl, jobs)
     yield from _judge_helpers(f"{name} helpers", kubectl, helpers)
 
@@ -250,6 +254,20 @@ def _claim(name: str, claim: Mapping[str, Any]) -> Finding:
             name, WARNING, f"the claim {own} is bound, but for one node at a time ({', '.join(modes)})", cure
         )
     return Finding(name, OK, f"the claim {own} is bound, {', '.join(modes)}")
+
+
+def _judge_nodes(name: str, host: VolcanoHost, answer: Ran | Failed) -> Findings:
+    """Nothing where the nodes cannot be listed: not every user may."""
+    nodes, key, configured = read_nodes(answer), host.gpu_resource_key, gpus_of_node(host) or 0
+    most = max((int(node.get(key, 0)) for node in nodes), default=0)
+    if not nodes:
+        return
+    if most < configured:
+        told = f"no node that Jobs may run on has {configured} {key}, the largest has {most}: larger pods wait for ever"
+        yield Finding(name, WARNING, told, "`chips` and `gpus_per_node` are the GPUs of one node: correct them")
+        return
+    able = sum(bool(node.get(key)) for node in nodes)
+    yield Finding(name, OK, f"{counted(able, 'node')} with {key}, at most {most} each")
 
 
 def _judge_jobs(name: str, kubectl: Kubectl, answer: Any) -> Findings:

@@ -64,9 +64,10 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
 class Host(msgspec.Struct, frozen=True, kw_only=True):
     """What every kind of host has. `name` is also the name of its outlet.
 
-    `cluster` names the host's cluster; one that is not configured has no settings. `chips` are GPUs by chip; for a
-    scheduler, the most that jobs may use of each (empty: whatever it has). `modules` are environment modules to load,
-    `uv_groups` dependency groups for `uv sync`. `max_in_flight` and `submits_per_minute` None: no limit.
+    `cluster` names the host's cluster; one that is not configured has no settings. `chips` are GPUs by chip: the
+    host's; with SLURM and PBS the most that one job may have of each (empty: any number); with Volcano those of one
+    node. `modules` are environment modules to load, `uv_groups` dependency groups for `uv sync`. `max_in_flight` and
+    `submits_per_minute` None: no limit.
     """
 
     type: ClassVar[str] = ""

@@ -52,6 +52,7 @@ def test_a_cluster_that_can_be_used(volcano: VolcanoBed, examine: Examine) -> No
     assert told["queue"].what == "the Queue team is open, with at most nvidia.com/gpu 8"
     assert told["pvc_name"].what == "the claim data is bound, ReadWriteMany"
     assert told["volume"].what == "/mnt/volume"
+    assert told["nodes"].what == "2 nodes with nvidia.com/gpu, at most 8 each"
     assert told["Jobs"].what == "of this workspace: none"
     assert told["helpers"].what == "none is left"
     assert volcano.kubectl("get", "jobs.batch", "-o", "name").stdout == ""
@@ -68,6 +69,13 @@ def test_what_is_missing(examine: Examine) -> None:
         assert told[key].verdict == WRONG
         assert f"there is no {name}: Error from server (NotFound)" in told[key].what
         assert told[key].cure
+
+
+def test_nodes_that_are_smaller_than_the_configuration_says(examine: Examine) -> None:
+    told = by_check(examine(chips={"h100": 16}))
+    assert told["nodes"].verdict == WARNING
+    assert "has 16 nvidia.com/gpu, the largest has 8" in told["nodes"].what
+    assert "`chips` and `gpus_per_node` are the GPUs of one node" in told["nodes"].cure
 
 
 def test_a_user_without_rights(volcano: VolcanoBed, examine: Examine) -> None:

@@ -38,8 +38,10 @@ def refuses(host: PbsHost, request: Request) -> str:
     gpus = request.gpus or 0
     if gpus and host.slot_type == "cpu":
         return f"{host.name} has CPU slots only (slot_type: cpu)"
-    if not gpus or not host.chips:
+    if not gpus or not (host.chips or request.chip):
         return ""
+    if not host.chips:
+        return f"it is not known whether {host.name} has {request.chip}: say in `chips` which GPUs its nodes have"
     if request.chip and request.chip not in host.chips:
         return f"{host.name} has no {request.chip}, only {', '.join(sorted(host.chips))}"
     most = host.chips[request.chip] if request.chip else max(host.chips.values())

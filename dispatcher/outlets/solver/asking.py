@@ -116,8 +116,6 @@ def _asked_of_slurm(
 def _asked_of_pbs(host: PbsHost, request: HardwareRequest) -> tuple[Need, Site] | str:
     asked = request.for_outlet()
     why = pbs_resources.refuses(host, asked)
-    if not why and request.min_chips and request.chip and not host.chips:
-        why = f"it is not known whether it has {request.chip}: say in `chips` which GPUs the host has"
     if why:
         return why
     chunks = pbs_resources.chunks(host, asked)

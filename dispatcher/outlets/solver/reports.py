@@ -74,13 +74,15 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     """A Queue of Volcano. Amounts are by resource: cores, bytes, devices.
 
     `capability` has what the Queue limits; of the rest it may have any amount. `allocated` is what is in use, or why
-    that is not known. `closed` is why it takes no jobs, empty when it does. `pending`: PodGroups that wait.
+    that is not known. `closed` is why it takes no jobs, empty when it does. `pending`: PodGroups that wait. `nodes` is
+    what each node has for pods; none where that is not known.
     """
 
     capability: Mapping[str, Decimal] = {}
     allocated: Mapping[str, Decimal] | str = {}
     closed: str = ""
     pending: int = 0
+    nodes: tuple[Mapping[str, Decimal], ...] = ()
 
     def free(self) -> dict[str, Decimal]:
         """What is not in use of everything that is limited; nothing where that is not known."""

@@ -1,7 +1,7 @@
-"""The Queue of Volcano that a host uses: what it may have, and how much of that is in use.
+"""The Queue of Volcano that a host uses: what it may have, how much of that is in use, and how large nodes are.
 
-Volcano before 1.6 does not tell what a Queue has allocated; then the PodGroups that run in it are added up. What the
-nodes have is not asked: of a resource that is not in the Queue's `capability` it is not known how much is free.
+Volcano before 1.6 does not tell what a Queue has allocated; then the PodGroups that run in it are added up. What is
+free on nodes is not asked: of a resource that is not in the Queue's `capability` it is not known how much is free.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ _PODGROUP_LINES: Final = (
     '{{range .items}}{{.spec.queue}}{{"\\t"}}{{with .status}}{{.phase}}{{end}}'
     '{{range $name, $amount := .spec.minResources}}{{"\\t"}}{{$name}}={{$amount}}{{end}}{{"\\n"}}{{end}}'
 )
+# A line for each: RESOURCE=AMOUNT of what pods can have of it.
+_NODE_LINES: Final = (
+    '{{range .items}}{{range $name, $amount := .status.allocatable}}{{$name}}={{$amount}}{{" "}}{{end}}{{"\\n"}}{{end}}'
+)
 # A PodGroup in one of these phases has nodes; `Unknown`: some of its Kubernetes pods do.
 _PLACED: Final = frozenset({"Running", "Unknown"})
 _OPEN: Final = frozenset({"", "Open", "Unknown"})
@@ -39,28 +43,35 @@ _GIB: Final = 2**30
 
 
 def questions(host: VolcanoHost, timeout_s: float, root: Path) -> list[Operation]:
-    """What to ask: about the Queue, and about all PodGroups."""
+    """What to ask: about the Queue, about all PodGroups, and about the nodes that the Job may run on."""
     kubectl = Kubectl(host, root)
     asked = (
         ("get", _QUEUES, host.queue, "--output=json"),
         ("get", _PODGROUPS, "--all-namespaces", f"--output=go-template={_PODGROUP_LINES}"),
+        nodes_question(host),
     )
     return [Run(words=kubectl.words(*words), timeout_s=timeout_s) for words in asked]
 
 
+def nodes_question(host: VolcanoHost) -> tuple[str, ...]:
+    """The words of kubectl that ask what the nodes have on which Jobs of the host may run."""
+    selector = ",".join(f"{key}={value}" for key, value in host.node_selector.items())
+    return "get", "nodes", f"--selector={selector}", f"--output=go-template={_NODE_LINES}"
+
+
 def report(answers: Sequence[Any]) -> QueueReport:
     """What the answers tell; OutletError when the API server did not."""
-    queue, podgroups = answers
+    queue, podgroups, nodes = answers
     problem = first_problem(queue.exit_code, queue.err) if isinstance(queue, Ran) else None
     if problem is not None and problem.reason is Reason.NOT_FOUND:
         return QueueReport(closed="the cluster has no such Queue")
-    if problem is not None and problem.reason is Reason.DENIED:
-        # Queues belong to the cluster: many who may make Jobs in their namespace may not read them.
-        return QueueReport(allocated=problem.message)
-    if problem is not None:
+    if problem is not None and problem.reason is not Reason.DENIED:
         raise OutletError(problem.message)
     try:
-        return _parsed(json.loads(output("kubectl", queue)), podgroups)
+        # Queues belong to the cluster: many who may make Jobs in their namespace may not read them.
+        denied = QueueReport(allocated=problem.message) if problem is not None else None
+        found = denied or _parsed(json.loads(output("kubectl", queue)), podgroups)
+        return msgspec.structs.replace(found, nodes=read_nodes(nodes))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise OutletError(f"kubectl get {_QUEUES} has printed what cannot be read: {error!r}") from None
 
@@ -80,6 +91,14 @@ def _parsed(queue: Mapping[str, Any], podgroups: Ran | Failed) -> QueueReport:
         closed="" if state in _OPEN else f"it is {state}",
         pending=int(status.get("pending") or 0),
     )
+
+
+def read_nodes(answer: Ran | Failed) -> tuple[Mapping[str, Decimal], ...]:
+    """What each node has; none where that is not known: nodes belong to the cluster, and not all users may ask."""
+    if isinstance(answer, Failed) or answer.exit_code != 0:
+        return ()
+    lines = (line.split() for line in answer.out.splitlines())
+    return tuple(_amounts(part.rpartition("=")[::2] for part in line) for line in lines)
 
 
 def _amounts(written: Iterable[tuple[str, Any]]) -> dict[str, Decimal]:
@@ -116,7 +135,7 @@ def judge(host: VolcanoHost, request: HardwareRequest, hosts: Hosts, found: Queu
     if found is None:
         return Choice(host=host.name, queue=host.queue, is_queued=True, why="as configured, not asked")
     needs = _needs(host, request)
-    why = found.closed or _never_fits(host, request, needs, found)
+    why = found.closed or _never_fits(host, request, needs, found) or _no_nodes(host, request, found.nodes)
     if why:
         return Refusal(host=host.name, why=f"queue {host.queue}: {why}")
     shortage = _shortage(host, request, needs, found)
@@ -167,6 +186,30 @@ def _never_fits(host: VolcanoHost, request: HardwareRequest, needs: Mapping[str,
         if most is not None and most < amount:
             word = _word(host, request, name)
             return f"its capability is {_text(word, most)}, {_text(word, amount)} needed"
+    return ""
+
+
+def _no_nodes(host: VolcanoHost, request: HardwareRequest, nodes: Sequence[Mapping[str, Decimal]]) -> str:
+    """Why the nodes could not run all Kubernetes pods of the Job at the same time even if they were empty.
+
+    Nothing is concluded where no node has such GPUs: a cluster may add nodes when a Job waits for them.
+    """
+    asked = request.for_outlet()
+    each = _amounts(resources.pod_resources(host, asked).items())
+    able = [node for node in nodes if host.gpu_resource_key not in each or node.get(host.gpu_resource_key)]
+    if not each or not able:
+        return ""
+    for name, amount in each.items():
+        most = max(node.get(name, _NOTHING) for node in able)
+        if most < amount:
+            word = _word(host, request, name)
+            wrong = "; correct `chips` or `gpus_per_node`" if most < (resources.gpus_of_node(host) or 0) else ""
+            cure = wrong if name == host.gpu_resource_key else ""
+            return f"a node has {_text(word, most)}, {_text(word, amount)} needed by each Kubernetes pod{cure}"
+    pods = resources.shape_of(host, asked).nodes
+    room = sum(min(int(node.get(name, _NOTHING) // amount) for name, amount in each.items()) for node in able)
+    if room < pods:
+        return f"too few nodes: they have room for {room} of the {pods} Kubernetes pods, if nothing else ran"
     return ""
 
 

@@ -36,7 +36,7 @@ class Shape(msgspec.Struct, frozen=True):
 def refusal(host: VolcanoHost, request: Request) -> str:
     """Why the host can never run such a request; empty when it may."""
     gpus = request.gpus or 0
-    if gpus and _most_gpus(host) == 0:
+    if gpus and gpus_of_node(host) == 0:
         return f"{host.name} has no GPUs, and {gpus} are asked for"
     if not (gpus and request.chip) or set(host.chips) == {request.chip}:
         return ""
@@ -52,7 +52,7 @@ def refusal(host: VolcanoHost, request: Request) -> str:
 
 def shape_of(host: VolcanoHost, request: Request) -> Shape:
     """The Kubernetes pods of the Job for a request, by the table above."""
-    most = _most_gpus(host)
+    most = gpus_of_node(host)
     if request.gpus is None:
         return Shape(max(1, request.nodes, host.num_nodes), 0 if most == 0 else 1)
     nodes = max(1, request.nodes)
@@ -79,8 +79,8 @@ def uses_rdma(host: VolcanoHost, request: Request) -> bool:
     return host.rdma and shape_of(host, request).gpus_per_node > 0
 
 
-def _most_gpus(host: VolcanoHost) -> int | None:
-    """The most GPUs that a Kubernetes pod can have; None: not configured."""
+def gpus_of_node(host: VolcanoHost) -> int | None:
+    """The GPUs of a node, the most that a Kubernetes pod can have; None: not configured."""
     if host.gpus_per_node is not None:
         return host.gpus_per_node
     return max(host.chips.values()) if host.chips else None

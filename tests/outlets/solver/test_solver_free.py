@@ -194,7 +194,7 @@ def queue_of_volcano(capability: dict[str, int], used: int = 0) -> Sequence[Any]
         "spec": {"capability": capability},
         "status": {"state": "Open", "allocated": {"nvidia.com/gpu": used}},
     }
-    return [Ran(exit_code=0, out=json.dumps(described)), Ran(exit_code=0)]
+    return [Ran(exit_code=0, out=json.dumps(described)), Ran(exit_code=0), Ran(exit_code=0)]
 
 
 def test_a_queue_of_volcano(clock: Clock) -> None:

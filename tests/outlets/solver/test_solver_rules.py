@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -20,7 +21,11 @@ from dispatcher.hosts.types import (
     TpuHost,
     VolcanoHost,
 )
+from dispatcher.outlets.base import Request
+from dispatcher.outlets.pbs.resources import refuses as pbs_refusal
+from dispatcher.outlets.plain.resources import refusal as plain_refusal
 from dispatcher.outlets.remote.operations import GpuSeen
+from dispatcher.outlets.slurm.resources import refusal as slurm_refusal
 from dispatcher.outlets.solver.reports import (
     BatchReport,
     Gpus,
@@ -32,8 +37,10 @@ from dispatcher.outlets.solver.reports import (
     Unreachable,
     VmReport,
 )
-from dispatcher.outlets.solver.request import Choice, HardwareRequest, Solution
-from dispatcher.outlets.solver.solve import solve, worth_asking
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, Solution
+from dispatcher.outlets.solver.solve import judge, solve, worth_asking
+from dispatcher.outlets.tpu.accelerator import refusal as tpu_refusal
+from dispatcher.outlets.volcano.resources import refusal as volcano_refusal
 
 
 def hosts_of(*hosts: AnyHost, priority: tuple[str, ...] = (), **gres: tuple[str, ...]) -> Hosts:
@@ -310,7 +317,7 @@ def pbs(**fields: Any) -> PbsHost:
         (ask(1), pbs(), batch(queue(node(), name="workq", is_default=True)), "starts in -"),
         (ask(1), pbs(), batch(queue(node(), name="workq")), "PBS has no default queue: name one in `queues`"),
         (ask(1, "a100"), pbs(queues=("gpu",)), batch(FREE), "hpc2 has no a100, only h100"),
-        (ask(1), pbs(queues=("gpu",), chips={}), batch(FREE), "it is not known whether it has h100: say in `chips`"),
+        (ask(1), pbs(queues=("gpu",), chips={}), batch(FREE), "it is not known whether hpc2 has h100: say in `chips`"),
         (ask(1, ""), pbs(queues=("gpu",), chips={}), batch(FREE), "starts in gpu"),
         (ask(1), pbs(queues=("gpu",), chips={"h100": 9, "l40": 9}), batch(FREE), "starts in gpu"),
         (
@@ -429,6 +436,34 @@ requests = st.builds(
     preferred_clusters=st.lists(st.sampled_from(["lab", "hpc"]), max_size=1).map(tuple),
     excluded_clusters=st.lists(st.sampled_from(["lab", "hpc"]), max_size=1).map(tuple),
 )
+CHIPS: tuple[Mapping[str, int], ...] = ({}, {"h100": 8}, {"h100": 8, "a100": 4})
+VOLCANO = {"name": "k", "cluster": "k", "image": "i", "pvc_name": "p", "pvc_mount_path": "/p"}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "host"),
+    [
+        *((plain_refusal, plain(chips=chips)) for chips in CHIPS),
+        *((slurm_refusal, login(chips=chips, slots_per_node=most)) for chips in CHIPS for most in (None, 4)),
+        *((pbs_refusal, PbsHost(name="p", cluster="p", chips=chips, slots_per_node=4)) for chips in CHIPS),
+        *(
+            (volcano_refusal, VolcanoHost(**VOLCANO, chips=chips, gpus_per_node=n))
+            for chips in CHIPS
+            for n in (None, 4)
+        ),
+        (tpu_refusal, TpuHost(name="t", cluster="t", zone="z", accelerator_type="v4-32")),
+    ],
+)
+def test_the_solver_refuses_what_the_outlet_refuses(refusal: Callable[[Any, Request], str], host: AnyHost) -> None:
+    """Else a job is sent where it waits for ever, or is kept from where it could run."""
+    for chip, number, nodes_ in itertools.product(("", "h100", "a100", "tpu-v4"), (0, 1, 4, 8, 9, 16, 64), (1, 2)):
+        if number or host.type != "tpu":
+            request = ask(number, chip, nodes=nodes_)
+            verdict = judge(host, request, hosts_of(host), None)
+            by_solver = verdict.why if isinstance(verdict, Refusal) else ""
+            assert by_solver == refusal(host, request.for_outlet()), request
+
+
 plain_reports = st.lists(st.sampled_from(["", "used by ann"]), max_size=6).map(lambda busy: gpus(*busy))
 nodes = st.builds(
     lambda name, kind, used, free_cpus, unusable, taken: node(

@@ -20,6 +20,8 @@ from dispatcher.outlets.solver.request import Choice, HardwareRequest
 GPU = "nvidia.com/gpu"
 GI = 2**30
 NO_GROUPS = Ran(exit_code=0)
+# As the template of the third question prints them.
+NODES = Ran(exit_code=0, out=f"cpu=16 memory=64Gi {GPU}=8 pods=110 \n" * 2 + "cpu=8 memory=16Gi \n")
 # As the template of the second question prints them.
 GROUPS = Ran(
     exit_code=0,
@@ -46,18 +48,20 @@ def queue(spec: Mapping[str, Any], **status: Any) -> Ran:
     return Ran(exit_code=0, out=json.dumps(described))
 
 
-def told(answer: Ran | Failed, podgroups: Ran | Failed = NO_GROUPS) -> QueueReport:
-    report = read_report(host(), [answer, podgroups])
+def told(answer: Ran | Failed, podgroups: Ran | Failed = NO_GROUPS, nodes: Ran | Failed = NODES) -> QueueReport:
+    report = read_report(host(), [answer, podgroups, nodes])
     assert isinstance(report, QueueReport), report
     return report
 
 
 def test_the_questions() -> None:
-    asked = questions(host(kubeconfig="k.yaml", context="lab", queue="a;b"), 30, Path("/w"))
+    chosen = host(kubeconfig="k.yaml", context="lab", queue="a;b", node_selector={"gpu": "h100", "zone": "b"})
+    asked = questions(chosen, 30, Path("/w"))
     words = [operation.words for operation in asked if isinstance(operation, Run)]
     assert all("--kubeconfig=/w/k.yaml" in each and "--context=lab" in each for each in words)
     assert words[0][-4:] == ["get", "queues.scheduling.volcano.sh", "a;b", "--output=json"]
     assert "a;b" not in words[1][-1], "the template has no value of the configuration"
+    assert words[2][-4:-1] == ["get", "nodes", "--selector=gpu=h100,zone=b"]
 
 
 def test_what_a_queue_has_and_what_is_in_use() -> None:
@@ -115,7 +119,7 @@ def test_who_may_not_read_queues_can_use_them() -> None:
     ],
 )
 def test_what_is_no_answer(answer: Ran | Failed, why: str) -> None:
-    report = read_report(host(), [answer, NO_GROUPS])
+    report = read_report(host(), [answer, NO_GROUPS, NODES])
     assert isinstance(report, Unreachable) and why in report.error
 
 
@@ -184,6 +188,31 @@ def test_what_fits(
     request_: HardwareRequest, report: QueueReport | None, keys: Mapping[str, Any], expected: str
 ) -> None:
     assert verdict(request_, report, **keys).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("request_", "keys", "expected"),
+    [
+        (ask(16), {}, "starts: queue gpu: 64 of 64 h100 free"),
+        (ask(16), {"chips": {"h100": 16}}, "a node has 8 h100, 16 h100 needed by each Kubernetes pod; correct `chips`"),
+        (ask(9, ""), {"chips": {}, "gpus_per_node": 9}, "9 GPUs needed by each Kubernetes pod; correct `chips` or"),
+        (ask(9, ""), {"chips": {}}, "queue gpu: a node has 8 GPUs, 9 GPUs needed by each Kubernetes pod"),
+        (ask(24), {}, "queue gpu: too few nodes: they have room for 2 of the 3 Kubernetes pods, if nothing else ran"),
+        (ask(20), {"gpus_per_node": 4}, "queue gpu: too few nodes: they have room for 4 of the 5 Kubernetes pods"),
+        (ask(1, cpus=17), {}, "queue gpu: a node has 16 CPUs, 17 CPUs needed by each Kubernetes pod"),
+        (ask(1), {"memory": "65Gi"}, "queue gpu: a node has 64 GiB of memory, 65 GiB of memory needed by each"),
+        (ask(0, cpus=8, nodes=5), {}, "starts"),
+        (ask(0, cpus=8, nodes=6), {}, "queue gpu: too few nodes: they have room for 5 of the 6 Kubernetes pods"),
+        (ask(0), {}, "starts"),
+        (ask(1), {"gpu_resource_key": "amd.com/gpu"}, "waits"),
+    ],
+)
+def test_what_no_node_could_ever_run(request_: HardwareRequest, keys: Mapping[str, Any], expected: str) -> None:
+    """`chips` are those of one node. Where no node has such GPUs the cluster may still add some."""
+    found = told(queue({"capability": {GPU: 64, "cpu": 99}}, allocated={}))
+    assert expected in verdict(request_, found, **keys)
+    denied = told(queue({"capability": {GPU: 64, "cpu": 99}}, allocated={}), nodes=FORBIDDEN)
+    assert verdict(request_, denied, **keys).startswith(("starts", "waits")), "of nodes nothing is known"
 
 
 def test_what_is_short_besides_the_gpus_is_named() -> None:

@@ -155,8 +155,9 @@ class Run:
         return (self.directory / "node.failed").exists()
 
     @property
-    def signal(self) -> str:
-        path = self.directory / "node.signal"
+    def first(self) -> str:
+        """What ended the first of its ranks, as the wrapper reads it."""
+        path = self.directory / "node.first"
         return path.read_text().strip() if path.exists() else ""
 
 

@@ -157,7 +157,7 @@ class TestApptainer:
         wait_until(lambda: log.exists() and "pull" in log.read_text(), "it converts")
         one.process.send_signal(signal.SIGTERM)
         one.ended()
-        assert (one.status, one.has_failed_setup, one.signal) == (143, False, "TERM")
+        assert (one.status, one.has_failed_setup, one.first) == (143, False, "signal TERM")
         assert [path.name for path in (tmp_path / "images").iterdir() if path.suffix != ".lock"] == []
 
     def test_an_image_that_cannot_be_had(self, contained):

@@ -23,7 +23,7 @@ CODE = {"train.py": "print('trained')", "data/": "", "data/a'b c.txt": "x\n", "r
 def test_exit_status(node, status):
     one = node.run(f"echo out; echo err >&2; exit {status}")
     assert (one.status, one.output) == (status, "out\nerr\n")
-    assert (one.has_failed_setup, one.signal) == (False, "")
+    assert (one.has_failed_setup, one.first) == (False, f"status {status}" if status else "")
     assert node.leftovers() == []
 
 
@@ -86,7 +86,7 @@ def test_a_command_is_told_once_to_stop(node, number, to_group):
     one.ended()
     assert one.status == 7
     assert one.output == f"ready True\ntold {int(number)}\n"
-    assert one.signal == signal.Signals(number).name.removeprefix("SIG")
+    assert one.first == f"signal {signal.Signals(number).name.removeprefix('SIG')}"
 
 
 def test_a_command_that_signals_do_not_reach_otherwise_can_be_interrupted(node):
@@ -246,7 +246,7 @@ def test_a_setup_that_is_stopped_has_not_failed(node):
     one = node.start("echo the command ran", setup="echo ready\nsleep 60").says("ready")
     one.tell_group()
     one.ended()
-    assert (one.status, one.has_failed_setup, one.signal) == (143, False, "TERM")
+    assert (one.status, one.has_failed_setup, one.first) == (143, False, "signal TERM")
     assert "the command ran" not in one.output
 
 

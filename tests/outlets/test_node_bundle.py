@@ -99,7 +99,7 @@ def test_a_wrapper_that_is_run_again_forgets_an_earlier_failure(trial, tmp_path)
     one = trial("exit 4")
     site = Site(one, tmp_path)
     (one.paths.directory / "node.failed").write_text("node\n")
-    (one.paths.directory / "node.signal").write_text("TERM\n")
+    (one.paths.directory / "node.first").write_text("signal TERM\n")
     (one.paths.directory / "node.0.status").write_text("9\n")
     ended = site.end()
     assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (4, "", "")
@@ -124,6 +124,18 @@ def test_a_scheduler_that_signals_the_step_and_not_the_wrapper(trial, tmp_path):
     ended = read_exit(one.paths.directory)
     assert isinstance(ended, Ended)
     assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (0, "", "TERM")
+
+
+@pytest.mark.parametrize(
+    ("first", "exit_code", "told_by"),
+    [("status 9", 9, ""), ("signal TERM", 143, "TERM"), ("status x", 143, ""), ('signal ", "', 143, ""), ("", 143, "")],
+)
+def test_what_ended_the_first_rank_counts(trial, tmp_path, first, exit_code, told_by):
+    """The other ranks, and so the launcher, may end with anything afterwards. Nothing else is believed."""
+    one = trial(f"echo '{first}' >\"$DISPATCHER_ATTEMPT_DIR/node.first\"; exit 143")
+    ended = Site(one, tmp_path).end()
+    assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (exit_code, "", told_by)
+    assert not (one.paths.directory / "node.first").exists()
 
 
 def cmdline(pid: int) -> bytes:

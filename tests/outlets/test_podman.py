@@ -91,7 +91,7 @@ def test_told_to_stop_while_the_container_starts(contained, pause_s):
     time.sleep(pause_s)
     one.tell_group()
     assert one.ended().status == 143
-    assert (one.signal, one.has_failed_setup) == ("TERM", False)
+    assert (one.first, one.has_failed_setup) == ("signal TERM", False)
 
 
 def test_directories(contained):
@@ -121,7 +121,7 @@ def test_the_command_is_told_to_stop(contained, to_group):
     one = contained.start("", arguments=in_shell(script)).says("ready")
     one.tell_group() if to_group else one.process.send_signal(signal.SIGTERM)
     one.ended()
-    assert (one.status, one.output, one.signal) == (75, "ready\nsaving\n", "TERM")
+    assert (one.status, one.output, one.first) == (75, "ready\nsaving\n", "signal TERM")
 
 
 def test_a_command_without_handlers_ends_at_once(contained):

@@ -9,8 +9,9 @@ from typing import Final
 # that the wrapper signals, and the tasks are signalled through SLURM: `scancel --signal` reaches all steps of the job,
 # and not its batch script. Where that fails, srun gets the signal after all. The status comes through a pipe, because
 # bash 5.2 loses that of a process that ends while a signal interrupts `wait`; in POSIX mode a signal interrupts `read`.
-# A task that was signalled leaves its status in a file (see `finish` in node.sh.j2), because srun kills the others at
-# once when one of them is not 0.
+# A task leaves its status in a file (see `finish` in node.sh.j2), and one that was signalled is 0 for srun, which
+# signals the others when one of them is not 0. A task without a file was killed before anyone had told it to end:
+# so its status, which only srun knows, is what ended the others.
 _START: Final = r"""
 exec {output}>&1
 coproc steps {
@@ -34,18 +35,26 @@ while [[ -z $status ]]; do
     [[ -n $status ]] || ((read_status > 128)) || status=1
 done
 # By name: a list of the directory may be older.
+true <"$DISPATCHER_ATTEMPT_DIR"
+highest=$status
 for ((rank = 0; rank < ${1#--nodes=}; rank++)); do
     file=$DISPATCHER_ATTEMPT_DIR/node.$rank.status
-    [[ -s $file ]] && read -r of_task <"$file" && [[ $of_task =~ ^[0-9]+$ ]] && ((of_task > status)) && status=$of_task
+    if [[ -s $file ]] && read -r of_task <"$file" && [[ $of_task =~ ^[0-9]+$ ]]; then
+        ((of_task > highest)) && highest=$of_task
+    elif ((status)); then
+        first=$DISPATCHER_ATTEMPT_DIR/node.first
+        [[ ! -s $first || $(<"$first") == status* ]] || echo "status $status" >"$first"
+        exit "$status"
+    fi
 done
-exit "$status"
+exit "$highest"
 """
 
 
 def start_on_nodes(nodes: int, cpus: int | None) -> Sequence[str]:
     """The words that run the ones after them on every node; a task that fails ends all. None where there is one node.
 
-    The exit status is the highest of all tasks.
+    The exit status is the highest of all tasks; the wrapper goes by the one that failed first.
     """
     if nodes == 1:
         return ()

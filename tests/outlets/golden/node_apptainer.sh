@@ -53,6 +53,15 @@ mark_failed() {
     echo "$node" >"$dispatcher_directory/node.failed"
 }
 
+write_new() {
+    (set -o noclobber; printf '%s\n' "$2" >"$1") 2>/dev/null
+}
+
+# What happens to the others afterwards is only a consequence: the wrapper goes by what the first of all ranks has written.
+tell_first() {
+    write_new "$dispatcher_directory/node.first" "$1"
+}
+
 # For a process that outlives the attempt: removes the variables by which processes of an attempt are found, and closes
 # all descriptors, the liveness lock among them.
 detach_from_attempt() {
@@ -79,7 +88,9 @@ told() {
     interrupted=1
     [[ -z $told_by ]] || return
     told_by=$1
-    printf '%s\n' "$1" >"$dispatcher_directory/node.signal"
+    tell_first "signal $1"
+    # Until it has ended: one that is killed first leaves this.
+    [[ -z $status_by_file ]] || echo 137 >"$dispatcher_directory/node.$rank.status"
     [[ -n $runner ]] || return
     sleep 0.5
     ! kill -0 "$sentinel" || kill "-$1" $(<"/proc/$runner/task/$runner/children")
@@ -573,8 +584,9 @@ finish() {
     [[ -z ${work_users-} ]] || remove_work
     [[ -z ${juicefs_users-} ]] || unmount_juicefs
     [[ -z $private ]] || rm -rf -- "$private"
+    [[ -n $told_by ]] || ((status == 0)) || tell_first "status $status"
     # The others got the signal as well, and have time to save.
-    if [[ -n $told_by && -n $status_by_file ]] && echo "$status" >"$dispatcher_directory/node.$rank.status"; then
+    if [[ -n $status_by_file ]] && echo "$status" >"$dispatcher_directory/node.$rank.status" && [[ -n $told_by ]]; then
         status=0
     fi
     exit "$status"

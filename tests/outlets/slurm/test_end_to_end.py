@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -213,6 +214,21 @@ def test_the_limits_of_a_user_are_kept_to(start_lab: Callable[..., Lab]) -> None
     assert set(lab.states().values()) == {"done"}, pod.said
     assert "warning" not in pod.said
     assert {record.attempt for record in lab.records().values()} == {1}
+
+
+@pytest.mark.parametrize("other", ["sleep 600", "trap 'exit 75' TERM; while :; do sleep 0.05; done"])
+@pytest.mark.parametrize(("fails", "exit_code"), [("exit 9", 9), ("kill -9 $PPID $(pgrep -P $PPID)", 137)])
+def test_the_task_that_fails_first(start_lab: Callable[..., Lab], other: str, fails: str, exit_code: int) -> None:
+    """It failed by itself, or was killed with all that is around it; how the others leave then does not count."""
+    lab = start_lab()
+    script = f"[ $SLURM_PROCID = 0 ] && {{ touch there; {other}; }}; until [ -e there ]; do sleep 0.05; done; {fails}"
+    lab.write_manifest([shell("a", script, gpus=0, resources={"nodes": 2, "cpus": 2})])
+    lab.start("hpc", "--outlet", "hpc:2", "--until-empty", poll="0.5").end()
+    ended = lab.exit_file("a")
+    assert (ended["exit_code"], ended.get("signal")) == (exit_code, None)
+    record = json.loads(lab.run("show", "a", "--json"))
+    assert (record["state"], record["reason"]) == ("failed", "exit 9" if exit_code == 9 else "signal 9")
+    assert not list(lab.attempt("a").directory.glob("node.*[!h]"))
 
 
 def test_several_nodes(start_lab: Callable[..., Lab]) -> None:

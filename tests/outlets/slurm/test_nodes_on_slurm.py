@@ -36,6 +36,6 @@ def test_a_signal_to_the_step_reaches_each_command_once(slurm: SlurmBed) -> None
     slurm.run("scancel", "--signal=TERM", f"{handle}.0")
     assert jobs.wait(Phase.ENDED).exit_code == 75
     assert sorted(line for line in one.output.splitlines() if line.startswith("told")) == ["told 0", "told 1"]
-    assert one.signal == "TERM"
+    assert one.first == "signal TERM"
     assert not one.has_failed_setup
     assert node.leftovers() == []

@@ -73,6 +73,16 @@ def test_what_signalled_tasks_leave_by_file(start: Start, tmp_path: Path) -> Non
     assert not (tmp_path / "pwned").exists()
 
 
+def test_a_task_that_was_killed_before_it_was_told(start: Start, tmp_path: Path) -> None:
+    """srun told the others because of it: it has no file, and its status is srun's."""
+    (tmp_path / "node.0.status").write_text("143\n")
+    (tmp_path / "node.first").write_text("signal TERM\n")
+    process = start("exit 137")
+    process.communicate(timeout=20)
+    assert process.returncode == 137
+    assert (tmp_path / "node.first").read_text() == "status 137\n"
+
+
 def test_tasks_have_time_to_save(start: Start, tmp_path: Path) -> None:
     """The wrapper signals its process group; srun must not hear of it."""
     for _ in range(10):

@@ -180,6 +180,17 @@ def test_the_first_that_fails_ends_the_others(make_pods: Any, failing: int) -> N
         assert "the end of output.1.log:\n1 of 2" in pods.log()
 
 
+def test_one_that_volcano_has_ended_does_not_hide_the_one_that_failed(make_pods: Any) -> None:
+    """Both are seen in one turn."""
+    ends = 'cd "$DISPATCHER_ATTEMPT_DIR"; echo 9 >x; echo 143 >y; mv x node.2.exit; mv y node.1.exit'
+    pods = make_pods(f"{RANK}; [ $DISPATCHER_PROCESS_ID = 0 ] && {{ {ends}; }}; sleep 600", nodes=3)
+    started = [pods.start(index) for index in range(3)]
+    assert pods.end(started[0]) == 9
+    for pod in started[1:]:
+        pods.end(pod)
+    assert "dispatcher: error: pod 2: exit status 9" in pods.log()
+
+
 def test_a_time_limit_ends_all(make_pods: Any) -> None:
     pods = make_pods(f"{RANK}; trap 'echo told; exit 5' TERM; while :; do sleep 0.1; done", nodes=2, time_limit_s=2)
     first, second = pods.start(0), pods.start(1)

@@ -156,6 +156,7 @@ STOP_FILE = 'stop'
 SUBMISSION_FILE = 'submission.json'
 SUPERSEDED_FILE = 'superseded'
 TAKEN_FILE = 'taken'
+TOLD_FILE = 'told'
 WRAPPER_FILE = 'job.sh'
 attempt_dir() -> Path | None
 report_checkpoint(step: int) -> None

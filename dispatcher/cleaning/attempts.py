@@ -31,8 +31,8 @@ KEPT: Final = frozenset(
     {
         contract.ENTRY_FILE, contract.PROGRESS_FILE, contract.CHECKPOINT_FILE, contract.RESULT_FILE, contract.EXIT_FILE,
         contract.PROVENANCE_FILE, contract.PROVENANCE_HOST_FILE, contract.RUN_FILE, contract.ALIVE_FILE,
-        contract.SUPERSEDED_FILE, contract.TAKEN_FILE, contract.STOP_FILE, contract.SUBMISSION_FILE,
-        contract.CLEANED_FILE,
+        contract.SUPERSEDED_FILE, contract.TAKEN_FILE, contract.STOP_FILE, contract.TOLD_FILE,
+        contract.SUBMISSION_FILE, contract.CLEANED_FILE,
     }
 )  # fmt: skip
 # One that left no exit status counts as over when nothing of it was written for so long.

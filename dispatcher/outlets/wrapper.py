@@ -76,6 +76,8 @@ def read_gpus(paths: AttemptPaths) -> tuple[int, ...]:
 def read_exit(directory: Path) -> Ended | Unknown:
     """How an attempt ended by its own account; call it only when nothing of the attempt is left.
 
+    Without an exit status there may be the signal by which somebody else had told it to stop, before it was killed.
+
     Most scripts that are told to stop save and leave with 0. So after that 0 says only that the job has left in good
     order; that it is complete, it proves by the result that it has reported, or by EXIT_COMPLETE. Then nothing else is
     told of its end. A file that its method names as its result proves nothing: scripts write it also when they stop.
@@ -97,7 +99,7 @@ def read_exit(directory: Path) -> Ended | Unknown:
         finally:
             os.close(fd)
     except FileNotFoundError:
-        return Ended(None)
+        return Ended(None, told_by_signal=_read_told(directory))
     except OSError as error:
         return Unknown(f"{path}: {error.strerror}")
     try:
@@ -113,6 +115,14 @@ def read_exit(directory: Path) -> Ended | Unknown:
     except OSError as error:
         return Unknown(f"{error.filename}: {error.strerror}")
     return msgspec.structs.replace(ended, exit_reason="", told_by_signal="") if is_complete else ended
+
+
+def _read_told(directory: Path) -> str:
+    try:
+        word = files.read_at_once(directory / contract.TOLD_FILE).decode(errors="replace").strip()
+    except OSError:
+        return ""
+    return word if word in ("TERM", "INT") else ""
 
 
 def _ended(status: dict[str, Any]) -> Ended:

@@ -221,6 +221,16 @@ def test_a_signal_of_somebody_else_is_told_in_the_exit_status(trial, number):
     assert found == {"exit_code": 0, "reason": "", "ended_at": ended.ended_at, "signal": name}
 
 
+def test_a_wrapper_that_is_killed_after_it_was_told_to_stop_has_said_so(trial):
+    """As a scheduler does that gives a job less time than it would take."""
+    one = trial("trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done").start().says("ready")
+    one.send(signal.SIGTERM)
+    one.says("told")
+    one.send(signal.SIGKILL)
+    ended = one.end()
+    assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (None, "", "TERM")
+
+
 @pytest.mark.parametrize(("file", "content", "reason"), [("stop", "", ""), ("stop", "preempted\n", "preempted")])
 def test_a_signal_of_the_dispatcher_is_not_somebody_elses(trial, file, content, reason):
     one = trial("echo ready; sleep 60").start().says("ready")

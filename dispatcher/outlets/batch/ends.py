@@ -2,7 +2,8 @@
 
 The attempt's own exit status counts before the scheduler's word: a scheduler calls a training COMPLETED that saved a
 checkpoint and left because it was told to make room, and it forgets jobs. Where there is no exit status, only what the
-scheduler says in as many words is believed; an attempt of which nothing is known has not ended.
+scheduler says in as many words is believed; an attempt of which nothing is known has not ended. What a signal has stopped that
+no dispatcher has sent was preempted, unless the scheduler knows better.
 """
 
 from __future__ import annotations
@@ -56,9 +57,12 @@ def _explained(own: Ended, told: JobState | None) -> Ended:
     """An exit status with what the scheduler knows of why the attempt was told to stop."""
     if not needs_detail(own):
         return own
-    if told is None or told.phase is not Phase.ENDED or (told.may_still_run and not told.reason):
-        # Mostly a preemption or a node that is shut down; a training that saves and leaves with 0 is not done.
-        error = f"stopped by {own.told_by_signal}, and the scheduler no longer knows why"
+    if told is None or told.phase is not Phase.ENDED:
+        # It was told to make room by whoever it was that no longer knows; a training that saves and leaves with 0 is
+        # not done.
+        return msgspec.structs.replace(own, exit_reason=PREEMPTED, by_scheduler=True)
+    if told.may_still_run and not told.reason:
+        error = f"stopped by {own.told_by_signal} on a node that was lost: {told.why}"
         return msgspec.structs.replace(own, exit_reason=LOST, error=error, by_scheduler=True)
     reason = PREEMPTED if told.was_preempted else told.reason
     if not reason:

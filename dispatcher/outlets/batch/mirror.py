@@ -22,6 +22,7 @@ from dispatcher.workspace import AttemptPaths, Layout
 
 NAMES: Final = (
     contract.TAKEN_FILE,
+    contract.TOLD_FILE,
     contract.PROGRESS_FILE,
     contract.CHECKPOINT_FILE,
     contract.RESULT_FILE,

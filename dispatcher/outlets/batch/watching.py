@@ -233,7 +233,7 @@ class Watcher:
             else end_of(own, told, one.tail, has_begun=_was_taken(one), is_packed=one.is_packed)
         )
         if ended is None or may_still_run:
-            self._wait_for(one, ended)
+            self._wait_for(one, own, ended)
         else:
             one.end(ended)
 
@@ -303,7 +303,7 @@ class Watcher:
         copy = self._mirrors.get(one.key)
         return copy is not None and copy.is_alive is True
 
-    def _wait_for(self, one: Tracked, ended: Ended | None) -> None:
+    def _wait_for(self, one: Tracked, own: Ended, ended: Ended | None) -> None:
         """Nothing tells surely that no process of it is left: it is superseded, and counts when that has had time."""
         now = time.monotonic()
         if not one.is_superseded:
@@ -316,12 +316,20 @@ class Watcher:
             return
         # A wrapper takes its attempt before it looks whether that is superseded: one that no one has taken is over.
         if now - one.marked_s >= self._guard_s or not _was_taken(one):
-            one.end(ended or Ended(None, error="the scheduler does not know it any more"))
+            one.end(ended or _forgotten(own))
 
 
 def _now_s() -> float:
     """Of a clock that counts while this host is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _forgotten(own: Ended) -> Ended:
+    """The end of one without an exit status, of which the scheduler knows nothing any more."""
+    if own.told_by_signal:
+        # Where a person had asked for it, the job takes the state that was asked for, whatever is said here.
+        return msgspec.structs.replace(own, exit_reason=PREEMPTED, by_scheduler=True)
+    return Ended(None, error="the scheduler does not know it any more")
 
 
 def _was_taken(one: Tracked) -> bool:

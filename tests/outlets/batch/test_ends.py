@@ -51,10 +51,11 @@ def test_an_exit_status_counts_before_the_word_of_the_scheduler() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 143])
-def test_one_that_a_signal_stopped_on_a_node_that_was_lost_is_not_done(code: int) -> None:
+def test_one_that_a_signal_of_somebody_else_stopped_is_not_done(code: int) -> None:
     own = Ended(code, told_by_signal="TERM")
     assert end(own, told(may_still_run=True)) == (code, LOST)
-    assert end(own, None) == (code, LOST)
+    assert end(own, None) == (code, PREEMPTED)
+    assert end(own, JobState(phase=Phase.UNKNOWN, why="slurmdbd is down")) == (code, PREEMPTED)
     assert end(own, told(CANCELLED, may_still_run=True)) == (code, CANCELLED)
     assert end(own, told(was_preempted=True)) == (code, PREEMPTED)
     assert end(own, told()) == (code, "")

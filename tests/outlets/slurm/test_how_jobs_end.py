@@ -24,6 +24,8 @@ methods:
 """
 GATED = "echo begun; until [ -e go ]; do sleep 0.05; done; exit 3"
 LONG = "echo begun; sleep 600"
+# Only KILL ends it.
+STUBBORN = "trap '' TERM; echo begun; while :; do sleep 0.05; done"
 
 
 class Lab:
@@ -158,14 +160,34 @@ def test_jobs_that_slurm_has_forgotten(start_lab: Callable[..., Lab], accounting
     wait_for(lambda: not any(lab.slurm.show(job) for job in ids.values()), 90, "both are forgotten", every_s=0.5)
     again = lab.start("--until-empty")
     assert lab.ended("ended") == ("failed", 3, "exit 3", 1)
-    # Without an exit status of its own it is known to have been killed, or it is lost.
     end = lab.fleet.wait_for("killed", "done", "failed", timeout_s=120)
     if accounting:
         assert (end.state, end.attempt) == ("failed", 1)
     else:
-        assert lab.reasons("killed")[0] == "lost"
+        # SLURM told what was left of it to end.
+        assert lab.reasons("killed")[0] == "preempted"
         assert (end.state, end.exit_code, end.attempt) == ("failed", 3, 2)
     again.end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["trap 'exit 0' TERM; echo begun; while :; do sleep 0.05; done", STUBBORN])
+def test_preempted_jobs_that_slurm_has_forgotten(start_lab: Callable[..., Lab], script: str) -> None:
+    """No scheduler tells why they ended: their wrappers were told to stop, and by no dispatcher."""
+    lab = start_lab(nodes=1, min_job_age_s=2, preempt_mode="CANCEL")
+    lab.fleet.write_config(CONFIG.replace("kill_grace: 1s", "kill_grace: 30s"))
+    lab.fleet.write_manifest([shell("a", f"[ -e again ] && exit 3; touch again; {script}", gpus=4)])
+    pod = lab.start()
+    handle = lab.begun("a")
+    pod.kill()
+    urgent = lab.slurm.submit("#!/bin/sh\nexit 0", "--partition=high", "--gpus=4")
+    wait_for(lambda: not lab.slurm.show(handle), 90, "it is forgotten", every_s=0.5)
+    assert lab.fleet.attempt("a").exit.exists() == (script is not STUBBORN)
+    again = lab.start("--until-empty")
+    assert lab.ended("a") == ("failed", 3, "exit 3", 2)
+    assert lab.reasons("a") == ["preempted", "exit 3"]
+    again.end()
+    assert lab.slurm.show(urgent).get("JobState", "COMPLETED") == "COMPLETED"
 
 
 @pytest.mark.slow

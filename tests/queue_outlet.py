@@ -24,6 +24,7 @@ from submissions import Submissions, SubmissionsOffer
 
 from dispatcher.base import files
 from dispatcher.errors import StorageError
+from dispatcher.hosts.types import Location
 from dispatcher.outlets import kinds
 from dispatcher.outlets.base import (
     CANNOT_START,
@@ -213,6 +214,9 @@ class QueueOutlet:
             paths = self._paths(orphan.key)
             found[orphan.key] = read_exit(paths.directory) if paths.exit.exists() else Unknown("the queue knows")
         return found
+
+    def leads_to(self, location: Location) -> bool:
+        return True
 
     def refresh_capacity(self) -> None:
         pass

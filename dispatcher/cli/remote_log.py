@@ -18,7 +18,7 @@ from dispatcher.cli.printing import note
 from dispatcher.config import Config
 from dispatcher.errors import OutletError
 from dispatcher.outlets.batch.identity import read_submission
-from dispatcher.outlets.kinds import make_road
+from dispatcher.outlets.kinds import located, make_road
 from dispatcher.outlets.remote.asking import carry_out
 from dispatcher.outlets.remote.road import LogRoad
 from dispatcher.workspace import AttemptPaths
@@ -48,7 +48,9 @@ def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
     if host is None:
         note(f"{submission.outlet} is no configured host: only what was copied from there before is shown")
         return None
-    return Elsewhere(host.name, make_road(host.in_part(submission.part), config, _owner()), submission.directory)
+    return Elsewhere(
+        host.name, make_road(located(host, config, submission.location), config, _owner()), submission.directory
+    )
 
 
 def several_logs(where: Elsewhere) -> list[Elsewhere]:

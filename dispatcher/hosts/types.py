@@ -20,6 +20,31 @@ CreateMode = Literal["auto", "ask"]
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+class Location(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where attempts of a host are, whatever the configuration and the defaults of other programs say later.
+
+    `parts` identify it (`project` and `zone`, `cluster`, `server`). `via` is how it was reached (`context`): it may be
+    called otherwise on another machine.
+    """
+
+    parts: Mapping[str, str] = {}
+    via: Mapping[str, str] = {}
+
+    def has(self, known: Location) -> bool:
+        """Whether `known`, of which some parts may not be known yet, can be this one, however either is reached."""
+        return all(self.parts.get(name) == value for name, value in known.parts.items())
+
+    def is_reached_as(self, known: Location) -> bool:
+        """Whether calls that name `known` come to it, as far as is known."""
+        return self.has(known) and self.via == known.via
+
+    def text(self) -> str:
+        """For people: `cluster alpha`, `project lab, zone us-central2-b`."""
+        via = ", ".join(f"{name} {value}" for name, value in self.via.items())
+        parts = ", ".join(f"{name} {value}" for name, value in self.parts.items())
+        return f"{parts} ({via})" if parts and via else parts or via
+
+
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a job runs in: an image of `runtime`.
 
@@ -94,13 +119,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
         return ""
 
     @property
-    def submits_to(self) -> str:
-        """The part of the host that attempts are submitted to; empty where it has one only."""
-        return ""
+    def location(self) -> Location:
+        """Where attempts are submitted to, as far as the configuration tells."""
+        return Location()
 
-    def in_part(self, part: str) -> Self:
-        """The same host, but attempts are submitted to this part; empty: to its own."""
-        assert not part, f"{self.name} has no parts"
+    def at(self, location: Location) -> Self:
+        """The same host, whose calls go to where attempts were submitted to before."""
         return self
 
 
@@ -129,7 +153,8 @@ class SlurmHost(Host, frozen=True, kw_only=True):
     """A machine with the commands of SLURM. `ssh` None: the machine on which the dispatcher runs.
 
     `partitions` empty: the one that SLURM itself takes. `cpu_partitions` are for jobs without GPUs, in order of
-    preference. `mem` is the memory of a job that asks for none, as sbatch takes it (`65536M`; `0`: all of a node).
+    preference. `clusters` is the one of several clusters that every call names (`-M`); None: the one that SLURM takes.
+    `mem` is the memory of a job that asks for none, as sbatch takes it (`65536M`; `0`: all of a node).
     `exclude` are nodes that are not used. `sbatch_args` are added to every submission. `slot_type` says what a slot is,
     `tres_supported` and `gres_supported` which of SLURM's ways to ask for GPUs the site has configured, `gpu_type` the
     GRES type to ask for instead of the one that `gres_mapping` tells, `slots_per_node` how many slots a node has (None:
@@ -141,6 +166,7 @@ class SlurmHost(Host, frozen=True, kw_only=True):
     ssh: str | None = None
     partitions: tuple[Partition, ...] = ()
     cpu_partitions: tuple[str, ...] = ()
+    clusters: str | None = None
     account: str | None = None
     qos: str | None = None
     mem: str | None = None
@@ -152,6 +178,15 @@ class SlurmHost(Host, frozen=True, kw_only=True):
     gres_supported: bool = True
     gpu_type: str | None = None
     slots_per_node: int | None = None
+
+    @property
+    def location(self) -> Location:
+        return Location({}, {} if self.clusters is None else {"clusters": self.clusters})
+
+    def at(self, location: Location) -> Self:
+        # Where one cluster can be named, all can be.
+        name = location.via.get("clusters") or (location.parts.get("cluster") if self.clusters else None)
+        return msgspec.structs.replace(self, clusters=name)
 
 
 class PbsHost(Host, frozen=True, kw_only=True):
@@ -200,13 +235,13 @@ class TpuHost(Host, frozen=True, kw_only=True):
     dead_after_s: float | None = 7200.0
 
     @property
-    def submits_to(self) -> str:
-        """Its project, if one is configured, and its zone: a VM of this name elsewhere is another one."""
-        return self.zone if self.project is None else f"{self.project}/{self.zone}"
+    def location(self) -> Location:
+        """A VM of this name in another project or zone is another one."""
+        return Location({"project": self.project or "", "zone": self.zone})
 
-    def in_part(self, part: str) -> Self:
-        project, _, zone = part.rpartition("/")
-        return msgspec.structs.replace(self, project=project or None, zone=zone) if part else self
+    def at(self, location: Location) -> Self:
+        parts = location.parts
+        return msgspec.structs.replace(self, project=parts.get("project"), zone=parts.get("zone", self.zone))
 
 
 class VolcanoHost(Host, frozen=True, kw_only=True):
@@ -258,11 +293,18 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
         return f"{self.namespace}/{self.pvc_name}"
 
     @property
-    def submits_to(self) -> str:
-        return self.namespace
+    def location(self) -> Location:
+        via = {"kubeconfig": self.kubeconfig, "context": self.context}
+        given = {name: value for name, value in via.items() if value is not None}
+        return Location({"namespace": self.namespace}, given)
 
-    def in_part(self, part: str) -> Self:
-        return msgspec.structs.replace(self, namespace=part or self.namespace)
+    def at(self, location: Location) -> Self:
+        return msgspec.structs.replace(
+            self,
+            namespace=location.parts.get("namespace", self.namespace),
+            kubeconfig=location.via.get("kubeconfig"),
+            context=location.via.get("context"),
+        )
 
 
 # Those that attempts can be run on.

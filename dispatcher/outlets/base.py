@@ -15,6 +15,7 @@ import msgspec
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import DispatcherError
+from dispatcher.hosts.types import Location
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.node.setup import NodeSetup
 from dispatcher.provenance.origin import Origin
@@ -372,6 +373,9 @@ class Outlet(Protocol):
 
     def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:
         """How `recover` would find them; changes nothing."""
+
+    def leads_to(self, location: Location) -> bool:
+        """Whether this outlet finds attempts that were submitted to this location, as far as is known."""
 
     def refresh_capacity(self) -> None:
         """Find out what of the slots can be used now; called before claims, cheap when it was done just before."""

@@ -15,27 +15,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.errors import StorageError, UsageError, nearest
+from dispatcher.errors import UsageError, nearest
 from dispatcher.outlets.base import Outlet, OutletOffer, Request
 from dispatcher.outlets.batch import offer as batch_offer
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.outlets.local import offer as local_offer
 from dispatcher.run_state.liveness import SlotInfo
-from dispatcher.workspace import AttemptPaths
 
 if TYPE_CHECKING:
     from dispatcher.config import Config
-    from dispatcher.hosts.types import AnyHost
+    from dispatcher.hosts.types import AnyHost, Location
     from dispatcher.outlets.batch.scheduler import Scheduler
     from dispatcher.outlets.remote.road import Road
 
 # The outlet of an attempt whose record names none.
 DEFAULT: Final = LOCAL
-
-
-# Between a host's name, which has none, and the part of it that attempts were submitted to.
-PART: Final = "@"
 
 
 class OutletKind(msgspec.Struct, frozen=True):
@@ -68,7 +63,8 @@ OUTLET_KINDS: Final[dict[str, OutletKind]] = {
 MAKERS: Final[dict[str, Callable[[PodContext], Outlet | None]]] = {LOCAL: _make_local}
 _HOST: Final = OutletKind(batch_offer.read_offer, batch_offer.refused_by_all, batch_offer.no_shared_hardware)
 # The package of each type of host, with the functions `make_scheduler(host, config)` and `make_road(host, config,
-# owner)`, and where a host may have to be made first, `make_provisioning(host, context, limit)`.
+# owner)`; where a host may have to be made first, `make_provisioning(host, context, limit)`; where defaults of other
+# programs say where it is, `locate(host, config, location)`.
 SCHEDULERS: Final[dict[str, str]] = {
     "plain": "dispatcher.outlets.plain",
     "slurm": "dispatcher.outlets.slurm",
@@ -104,39 +100,18 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
     return made
 
 
-def make_for_orphans(context: PodContext, name: str) -> Outlet | None:
+def make_for_orphans(context: PodContext, name: str, location: Location | None = None) -> Outlet | None:
     """An outlet without slots, for attempts of dead dispatchers; None for a name that is not configured.
 
-    `name` may have a part of the host, as `orphan_outlet` gives it. Raises UsageError for a host that cannot be used
-    from here, and ConfigError for one whose keys or template cannot be used.
+    Its calls go to the `location` that they were submitted to, whatever the configuration says by now. Raises
+    UsageError for a host that cannot be used from here, and ConfigError for one whose keys or template cannot be used.
     """
     if name == LOCAL:
         from dispatcher.outlets.local.outlet import LocalOutlet
 
         return LocalOutlet(msgspec.structs.replace(context, gpus="", cpu_slots=0))
-    name, _, part = name.partition(PART)
     host = context.config.hosts.hosts.get(name)
-    if host is None:
-        return None
-    return make_host(msgspec.structs.replace(context, config=_with(context.config, host.in_part(part))), name, 0)
-
-
-def orphan_outlet(config: Config, paths: AttemptPaths, outlet: str) -> str:
-    """What `make_for_orphans` makes for an attempt of this outlet: `HOST@PART` where it was submitted to another part.
-
-    The configuration, or an option, may have been another one then. A record that cannot be read says nothing.
-    """
-    from dispatcher.outlets.batch.identity import read_submission
-
-    host = config.hosts.hosts.get(outlet)
-    if host is None or not host.submits_to:
-        return outlet
-    try:
-        submission = read_submission(paths)
-    except StorageError:
-        return outlet
-    part = host.submits_to if submission is None else submission.part
-    return outlet if part in ("", host.submits_to) else f"{outlet}{PART}{part}"
+    return None if host is None else make_host(context, name, 0, location)
 
 
 def _with(config: Config, host: AnyHost) -> Config:
@@ -144,12 +119,16 @@ def _with(config: Config, host: AnyHost) -> Config:
     return msgspec.structs.replace(config, hosts=hosts)
 
 
-def make_host(context: PodContext, name: str, limit: int) -> Outlet:
-    """The outlet of a configured host, with at most `limit` attempts in flight; raises UsageError."""
+def make_host(context: PodContext, name: str, limit: int, location: Location | None = None) -> Outlet:
+    """The outlet of a configured host, with at most `limit` attempts in flight; raises UsageError.
+
+    `location` None: where the configuration and the defaults of this machine lead to now.
+    """
     from dispatcher.outlets.batch.outlet import BatchOutlet
     from dispatcher.outlets.remote.connection import Connection, Pace
 
-    host = configured_host(context, name)
+    host = located(configured_host(context, name), context.config, location)
+    context = msgspec.structs.replace(context, config=_with(context.config, host))
     scheduler = make_scheduler(host, context.config)
     road = make_road(host, context.config, context.pod)
     # Two calls for every poll, and some for what happens between them.
@@ -158,6 +137,18 @@ def make_host(context: PodContext, name: str, limit: int) -> Outlet:
     make_provisioning = getattr(_package(host), "make_provisioning", None)
     provisioning = None if make_provisioning is None else make_provisioning(host, context, limit)
     return BatchOutlet(host, scheduler, connection, context, limit, provisioning)
+
+
+def located(host: AnyHost, config: Config, location: Location | None = None) -> AnyHost:
+    """The host with all that its calls have to name to come to a location; None: where they would go to now.
+
+    Raises UsageError where that cannot be told.
+    """
+    locate = getattr(_package(host), "locate", None)
+    if locate is not None:
+        found: AnyHost = locate(host, config, location)
+        return found
+    return host if location is None else host.at(location)
 
 
 def configured_host(context: PodContext, name: str) -> AnyHost:

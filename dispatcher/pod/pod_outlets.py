@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from typing import Final
 
 import msgspec
 
 from dispatcher.config import Config
-from dispatcher.errors import ConfigError, UsageError
+from dispatcher.errors import ConfigError, StorageError, UsageError
+from dispatcher.hosts.types import Location
 from dispatcher.outlets.base import Key, Outlet
+from dispatcher.outlets.batch.identity import read_submission
 from dispatcher.outlets.context import PodContext
-from dispatcher.outlets.kinds import PART, make_for_orphans, make_outlets, orphan_outlet
+from dispatcher.outlets.kinds import make_for_orphans, make_outlets
+
+# Between a host's name, which has none, and a location.
+_AT: Final = "@"
 
 
 class PodOutlets(Mapping[str, Outlet]):
@@ -25,6 +31,8 @@ class PodOutlets(Mapping[str, Outlet]):
         self._context = context
         self._own = make_outlets(context)
         self.without_slots: dict[str, Outlet] = {}
+        # By the names of outlets that are not made by the configuration: the host's name, and where its calls go.
+        self._located: dict[str, tuple[str, Location]] = {}
         # Why an outlet cannot be made, by name.
         self._problems: dict[str, str] = {}
 
@@ -38,9 +46,26 @@ class PodOutlets(Mapping[str, Outlet]):
         return len(self._own)
 
     def name_for_orphan(self, key: Key, outlet: str) -> str:
-        """What `for_orphans` makes for an attempt of a dead dispatcher whose record names this outlet."""
+        """What `for_orphans` makes for an attempt of a dead dispatcher whose record names this outlet.
+
+        `HOST@LOCATION` where it was submitted elsewhere than the host leads to, as far as is known.
+        """
         config = self._context.config
-        return orphan_outlet(config, config.layout.attempt(key.job_id, key.number), outlet)
+        host = config.hosts.hosts.get(outlet)
+        try:
+            submission = read_submission(config.layout.attempt(key.job_id, key.number))
+        except StorageError:
+            # It says nothing.
+            return outlet
+        if host is None or submission is None:
+            return outlet
+        location = submission.location
+        made = self._own.get(outlet) or self.without_slots.get(outlet)
+        if location.is_reached_as(host.location) if made is None else made.leads_to(location):
+            return outlet
+        name = f"{outlet}{_AT}{location.text()}"
+        self._located[name] = outlet, location
+        return name
 
     def for_orphans(self, name: str) -> Outlet | None:
         """The outlet of this name, made now if need be; None where this host has no configuration for it."""
@@ -48,7 +73,7 @@ class PodOutlets(Mapping[str, Outlet]):
         if known is not None or name in self._problems:
             return known
         try:
-            made = make_for_orphans(self._context, name)
+            made = make_for_orphans(self._context, *self._located.get(name, (name, None)))
         except (ConfigError, UsageError) as error:
             # Also of a host that this pod has no slots on, and whose template someone is changing.
             self._cannot(name, str(error))
@@ -66,7 +91,7 @@ class PodOutlets(Mapping[str, Outlet]):
 
     def names(self) -> set[str]:
         """The names of all outlets that were made, of hosts as they are configured."""
-        return {*self._own, *(name.partition(PART)[0] for name in self.without_slots)}
+        return {*self._own, *(name.partition(_AT)[0] for name in self.without_slots)}
 
     def _cannot(self, name: str, why: str) -> None:
         self._problems[name] = f"attempts of dead dispatchers on {name} cannot be looked after here: {why}"

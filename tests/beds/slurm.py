@@ -34,7 +34,7 @@ DATABASE_TABLES = ("mysql_system_tables", "mysql_performance_tables", "mysql_sys
 GRANTS = "CREATE USER 'slurm'@'localhost' IDENTIFIED BY 'slurm';\nGRANT ALL ON *.* TO 'slurm'@'localhost';\n" \
     "CREATE USER 'slurm'@'%' IDENTIFIED BY 'slurm';\nGRANT ALL ON *.* TO 'slurm'@'%';\nFLUSH PRIVILEGES;\n"  # fmt: skip
 CONF = """\
-ClusterName=lab
+ClusterName={settings.cluster}
 SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
@@ -110,6 +110,7 @@ StorageLoc=slurm_acct
 class SlurmSettings:
     """`preempt_mode` is REQUEUE or CANCEL; `lines` are more lines for slurm.conf. The rest as slurm.conf(5) has it."""
 
+    cluster: str = "lab"
     nodes: int = 2
     cpus: int = 4
     gpus: int = 4
@@ -365,7 +366,7 @@ class SlurmBed:
         self._start("slurmdbd", "-D", log="slurmdbd.out")
         wait_for(lambda: accepts(self._port["slurmdbd"]), 30, lambda: f"slurmdbd: {self.log('slurmdbd.out')}")
         wait_for(
-            lambda: self.run("sacctmgr", "-i", "add", "cluster", "lab", check=False).returncode == 0, 20,
+            lambda: self.run("sacctmgr", "-i", "add", "cluster", self.settings.cluster, check=False).returncode == 0, 20,
             lambda: f"slurmdbd takes no cluster: {self.log('slurmdbd.out')}", every_s=0.2,
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+# A second project of the same user, who may use both.
 PROJECT, OTHER_PROJECT = "lab-project", "other-project"
 ZONES = ("us-central2-b", "us-west4-a", "europe-west4-b")
 # Chips of one worker, and how many of the type's number make one chip (v4-8 has 8 cores: 4 chips).

@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.config import Config, load_config
+from dispatcher.config import Config
 from dispatcher.hosts.types import AnyHost, TpuHost, VolcanoHost
-from dispatcher.outlets.batch.identity import SubmissionFile, write_submission
-from dispatcher.outlets.kinds import orphan_outlet
-from dispatcher.workspace import Layout
 
 HOSTS = """
 hosts:
@@ -71,17 +68,3 @@ def test_what_cannot_be_is_refused(lab: Any, started: list[Config], words: str, 
     (lab.root / "dispatcher.yaml").write_text(HOSTS)
     outcome = lab.run(*words.split())
     assert outcome.code == 2 and why in outcome.err and started == []
-
-
-@pytest.mark.parametrize(("part", "outlet"), [("lab", "k1"), ("team", "k1@team"), ("", "k1"), (None, "k1")])
-def test_attempts_are_looked_for_where_they_were_submitted(lab: Any, part: str | None, outlet: str) -> None:
-    """The configuration says `lab` by now, or again."""
-    (lab.root / "dispatcher.yaml").write_text(HOSTS)
-    config = load_config(Layout(lab.root))
-    paths = lab.layout.attempt("base", 1)
-    paths.directory.mkdir(parents=True)
-    if part is not None:
-        file = SubmissionFile(outlet="k1", name="d-1", index=0, directory="/p/a", part=part)
-        write_submission(paths, file, durable=False)
-    assert orphan_outlet(config, paths, "k1") == outlet
-    assert orphan_outlet(config, paths, "w") == "w" and orphan_outlet(config, paths, "local") == "local"

@@ -22,5 +22,10 @@ answered for `absent_s` without naming it. A dispatcher that is started again, o
 `submission.json`; without that file it was never sent. What the scheduler does not name any more has ended if there
 is an exit status; if not, it is asked for details; if it has none, nothing is concluded for `lost_after`, then the
 attempt is superseded and counts as lost when every wrapper of it must have noticed. No attempt is given up before its
-host has the mark. A question that fails is never an absence.
+host has the mark. A question that fails is never an absence, and neither is one that another cluster answers.
+
+An attempt's location (hosts/types.py: Location) is where it was submitted to. What of it can be named is named by every
+call: an outlet is made for one location (kinds.located). What cannot is asked: the first call of the host finds it out,
+and from then on every call confirms it before it does anything (remote.operations.Confirm). Attempts that were
+submitted elsewhere are left to an outlet that leads there, and are unknown while none does.
 """

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.hosts.types import Location
 from dispatcher.outlets.base import Key
 from dispatcher.workspace import AttemptPaths, Layout
 
@@ -22,7 +23,8 @@ class SubmissionFile(msgspec.Struct, frozen=True, kw_only=True):
     """`submission.json` of an attempt, written before anything is sent: how it is found again.
 
     `directory` is the attempt's directory on the host, `code` the label of the code that was shipped for it, if any.
-    `part`: of the host, Host.submits_to; the configuration may say another one by now.
+    `location` is where all calls about it go; the configuration, or a default of kubectl or gcloud, may be another one
+    by now.
     """
 
     outlet: str
@@ -31,7 +33,7 @@ class SubmissionFile(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     code: str = ""
     is_packed: bool = False
-    part: str = ""
+    location: Location = Location()
 
 
 def workspace_id(layout: Layout) -> str:

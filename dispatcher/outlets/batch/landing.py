@@ -17,13 +17,13 @@ from dispatcher.base import files
 from dispatcher.base.variables import PLACES
 from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import OutletError
-from dispatcher.hosts.types import Cluster, Host
+from dispatcher.hosts.types import Cluster, Host, Location
 from dispatcher.outlets.base import WORKSPACE, Bundle
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.batch.scheduler import Limits, Scheduler
 from dispatcher.outlets.node.setup import NodeSetup, node_setup
-from dispatcher.outlets.remote.operations import Failed, Greeting, Hello
+from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello
 from dispatcher.templates.shell import quoted
 from dispatcher.workspace import Layout
 
@@ -35,6 +35,8 @@ _EXPANDED: Final = ("root", "work", "log", "share", "data", "checkpoints", "resu
 _OF_JOBS: Final = ("data", "checkpoints", "results")
 # After a host was reached on which something is missing.
 _TRY_AGAIN_S: Final = 60.0
+# After its scheduler gave no answer.
+_ASK_AGAIN_S: Final = 5.0
 
 
 class Landing:
@@ -61,6 +63,10 @@ class Landing:
         # Where archives of code are kept: the cluster's share, else the directory for all that is kept there.
         self.share = ""
         self.limits: Limits | None = None
+        # Where attempts are submitted to; without what the host itself has to tell before it was reached.
+        self.location = host.location
+        # The question which cluster answers, with its first answer; None where every call names it.
+        self.confirm: Confirm | None = None
 
     @property
     def has_landed(self) -> bool:
@@ -77,6 +83,24 @@ class Landing:
         if is_url(store):
             return store
         return WORKSPACE if self.is_shared else f"cluster {self._host.cluster} {self._host.volume}".rstrip()
+
+    def leads_to(self, location: Location) -> bool:
+        """Whether attempts that were submitted to this location are found here, as far as is known."""
+        return location.has(self.location) if self.confirm else location.is_reached_as(self.location)
+
+    def elsewhere(self, location: Location) -> str:
+        """Why nothing is known here of attempts that were submitted to this location; empty when they are found here.
+
+        What it was reached by is told too, because a configuration that says so finds them again.
+        """
+        if self.leads_to(location):
+            return ""
+        return f"it was submitted to {location.text()}, and {self._host.name} leads to {self.location.text()} now"
+
+    def moved(self, found: str) -> str:
+        """Why a call was not carried out that would have gone elsewhere: this is where it would have gone to."""
+        other = Location({**self.location.parts, self._scheduler.where_name(): found}, self.location.via)
+        return f"it leads to {other.text()} now, and attempts were submitted to {self.location.text()}"
 
     def layout(self) -> Layout:
         """The paths that attempts see; OutletError before the host was reached."""
@@ -113,7 +137,9 @@ class Landing:
         given = {name: path for name, path in configured.items() if path is not None and not is_url(path)}
         base = self._kept(self.cluster.work) or self._kept(self.cluster.root) or _HOME
         hello = Hello(programs=programs, directories={**given, _BASE: base}, probe=os.fspath(self._probe))
-        return [Step([hello, *self._scheduler.limits_query()], self._take_in)]
+        where = self._scheduler.where()
+        asked = [] if where is None else [where]
+        return [Step([hello, *asked, *self._scheduler.limits_query()], self._take_in)]
 
     def start_over(self) -> None:
         """The host is another one: nothing is known of it."""
@@ -121,6 +147,7 @@ class Landing:
         self._base = self.share = self.problem = ""
         self.is_shared = False
         self.limits = None
+        self.location, self.confirm = self._host.location, None
         self.cluster = self._configured
         self._next_s = 0.0
 
@@ -140,7 +167,9 @@ class Landing:
         return path if path is not None and self._host.keeps(path) else ""
 
     def _take_in(self, answers: Sequence[Any]) -> None:
-        greeting, *limits = answers
+        where = self._scheduler.where()
+        greeting, *rest = answers
+        told, limits = ([], rest) if where is None else (rest[:1], rest[1:])
         self._next_s = time.monotonic() + _TRY_AGAIN_S
         if isinstance(greeting, Failed):
             self.problem = greeting.error
@@ -149,6 +178,8 @@ class Landing:
         missing = [name for name in self._scheduler.programs if name not in greeting.programs]
         if missing:
             self.problem = f"no {' and no '.join(missing)} on PATH of {greeting.user}@{greeting.host}"
+            return
+        if where is not None and not self._is_located(where, *told):
             return
         self.problem = ""
         with contextlib.suppress(OutletError):
@@ -160,3 +191,16 @@ class Landing:
         self.share = found.get("share", base) if self._kept(self.cluster.share) else base
         self.cluster = msgspec.structs.replace(self.cluster, **found)
         self._there = self._layout if self.is_shared else Layout(f"{base}/{self.workspace_id}")
+
+    def _is_located(self, where: Confirm, answer: Any) -> bool:
+        """Whether it was told which cluster answers. Nothing is submitted before: it could not be found again."""
+        name = self._scheduler.where_name()
+        found = where.found(answer)
+        if not found:
+            why = answer.error if isinstance(answer, Failed) else "the programs there do not tell it"
+            self.problem = f"its {name} is unknown: {why}"
+            self._next_s = time.monotonic() + _ASK_AGAIN_S
+            return False
+        self.location = Location({**self._host.location.parts, name: found}, self._host.location.via)
+        self.confirm = msgspec.structs.replace(where, wanted=found)
+        return True

@@ -15,7 +15,7 @@ from typing import Final
 from dispatcher.base import files
 from dispatcher.base.messages import counted
 from dispatcher.errors import OutletError, StorageError
-from dispatcher.hosts.types import AnyHost
+from dispatcher.hosts.types import AnyHost, Location
 from dispatcher.outlets.base import (
     NOT_REACHED,
     PREEMPTED,
@@ -187,7 +187,9 @@ class BatchOutlet:
         for key, placement in attempts.items():
             # One whose files cannot be read is recovered when they can be, by an outlet that hears of it.
             with contextlib.suppress(StorageError, OutletError):
-                self._track_again(key, placement)
+                if self._track_again(key, placement).elsewhere:
+                    del self._tracked[key]
+                    continue
                 self.capacity.adopt(Slot())
                 adopted[key] = Slot()
         return adopted
@@ -216,6 +218,9 @@ class BatchOutlet:
             unknown = Unknown(f"{self.name} was not queried")
             found[orphan.key] = read_exit(paths.directory) if files.is_there(paths.exit) else unknown
         return found
+
+    def leads_to(self, location: Location) -> bool:
+        return self._landing.leads_to(location)
 
     def refresh_capacity(self) -> None:
         """Whether there is room follows from what `poll` takes in."""
@@ -299,6 +304,7 @@ class BatchOutlet:
         unfenced, self._unfenced = self._unfenced, []
         self.fence(unfenced)
         self._follow_host()
+        self._keep_location()
         if self._landing.has_landed and self.capacity.limit:
             self._coding.begin(self._landing)
         if self._landing.has_landed and self._waiting:
@@ -307,6 +313,16 @@ class BatchOutlet:
             self._submit(waiting)
         self._coding.work(one.code.rpartition(" ")[2] for one in self._tracked.values() if one.code)
         self._conversation.work()
+
+    def _keep_location(self) -> None:
+        """Where the first call has come to, all others go: what is elsewhere says nothing about these attempts."""
+        if self._landing.confirm is None or self._connection.confirm is not None:
+            return
+        self._connection.confirm = self._landing.confirm
+        self._connection.explain = self._landing.moved
+        for one in self._tracked.values():
+            if one.location is not None:
+                one.elsewhere = self._landing.elsewhere(one.location)
 
     def _follow_host(self) -> None:
         """See whether the host is there; what ran on one that is gone has ended."""
@@ -339,14 +355,18 @@ class BatchOutlet:
     def _end_all(self, attempts: Iterable[Tracked], loss: Loss) -> None:
         """End attempts that were on a host which is gone, and forget what was known of it."""
         for one in attempts:
-            if not one.has_ended:
+            if not (one.has_ended or one.elsewhere):
                 self._sender.drop(one.name)
                 self._watcher.conclude_lost(one, loss)
         if self._landing.has_landed:
-            self._landing.start_over()
-            self._coding.start_over()
-            self._conversation.start_over()
-            self._connection.start_over()
+            self._start_over()
+
+    def _start_over(self) -> None:
+        """The host is another one: nothing is known of it."""
+        self._landing.start_over()
+        self._coding.start_over()
+        self._conversation.start_over()
+        self._connection.start_over()
 
     def _plan(self) -> list[Step]:
         """What the next call of the agent has to do."""
@@ -354,6 +374,7 @@ class BatchOutlet:
             return []
         if not self._landing.has_landed:
             return self._landing.steps()
+        self._keep_location()
         if self._landing.limits is not None:
             self._sender.limits = self._landing.limits
             self.capacity.keep_to(self._landing.limits.in_flight)
@@ -365,6 +386,9 @@ class BatchOutlet:
             self._asked_s = time.monotonic()
         asked = self._host.questions()
         last = [Step(asked, self._host.take_in)] if asked else []
+        if is_due and self._landing.confirm is not None and any(one.elsewhere for one in self._tracked.values()):
+            # Without another question it would not be seen that the host leads to where they are again.
+            last.append(Step([self._landing.confirm], lambda _: None))
         return [*steps, *self._watcher.steps(self._tracked, is_due=is_due), *self._hardware.steps(), *last]
 
     def _is_needed(self) -> bool:
@@ -395,6 +419,9 @@ class BatchOutlet:
         self._asked_s = -self._interval_s
         self._stopper.repeat()
         self._host.doubt()
+        if self._connection.has_moved and all(one.has_ended or one.elsewhere for one in self._tracked.values()):
+            # What is there now is as good as what was there, and may have those that were submitted elsewhere.
+            self._start_over()
 
     def _make_room(self, one: Tracked) -> None:
         self._stopper.ask(one, PREEMPTED, by_scheduler=True)
@@ -425,7 +452,7 @@ class BatchOutlet:
         one = self._tracked.get(key)
         if one is None:
             return Report(Pending(self._problems.unreached or "the host was not reached yet"))
-        problem = self._problems.unreached or self._watcher.problem_of(key)
+        problem = one.elsewhere or self._problems.unreached or self._watcher.problem_of(key)
         status = status_of(one, problem, self._sender.why_unsent(one.name), self._watcher.gpu_use(key))
         return one.report or Report(status, one.placement())
 

@@ -51,7 +51,6 @@ class Preparer:
 
     def __init__(self, host: Host, layout: Layout, landing: Landing) -> None:
         self._outlet = host.name
-        self._part = host.submits_to
         self._layout = layout
         self._landing = landing
 
@@ -59,17 +58,14 @@ class Preparer:
         return self._layout.attempt(key.job_id, key.number)
 
     def found(self, key: Key) -> Tracked | None:
-        """An attempt that was prepared before, by any dispatcher; None when none was. Raises StorageError.
-
-        OutletError for one that was submitted to another part of the host, of which this outlet hears nothing.
-        """
+        """An attempt that was prepared before, by any dispatcher; None when none was. Raises StorageError."""
         paths = self.paths(key)
         file = read_submission(paths)
         if file is None:
             return None
-        if file.part != self._part:
-            raise OutletError(f"it was submitted to {file.part}, and not to {self._part}")
         one = Tracked(key, file.name, file.index, file.directory, paths)
+        one.location = file.location
+        one.elsewhere = self._landing.elsewhere(file.location)
         one.code = file.code or None
         one.is_packed = file.is_packed
         return one
@@ -83,7 +79,7 @@ class Preparer:
             directory=one.directory,
             code=one.code or "",
             is_packed=one.is_packed,
-            part=self._part,
+            location=self._landing.location,
         )
         # A network filesystem, as hosts share one, has had it on disk when the file was closed.
         write_submission(one.paths, file, durable=not self._landing.is_shared)

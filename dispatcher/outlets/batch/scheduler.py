@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from dispatcher.outlets.base import Bundle, Key, Request
-from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.remote.operations import Confirm, Operation
 from dispatcher.workspace import Layout
 
 
@@ -166,6 +166,15 @@ class Scheduler(Protocol):
 
     def error_log(self, attempt: Submitted) -> str:
         """The file on the host with what the batch script itself printed for the attempt; empty for none."""
+
+    def where(self) -> Confirm | None:
+        """The call that prints which cluster or server answers; None where every call names it.
+
+        It comes before all calls of the agent, and what it prints must be the same each time.
+        """
+
+    def where_name(self) -> str:
+        """What that is, as a part of a Location: `cluster`, `server`."""
 
     def limits_query(self) -> Sequence[Operation]:
         """The calls that tell the site's limits."""

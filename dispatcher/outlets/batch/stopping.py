@@ -53,7 +53,7 @@ class Stopper:
         one.is_superseded = True
         if one.directory == os.fspath(one.paths.directory):
             one.marked_s = time.monotonic()
-        elif one.directory:
+        elif one.directory and not one.elsewhere:
             self._superseded[one.directory] = one
 
     def has_work(self) -> bool:
@@ -82,7 +82,7 @@ class Stopper:
 
     def _ready(self) -> list[Tracked]:
         """Those to be stopped that the scheduler knows and was not told about."""
-        return [one for one in self._stops if one.stop and not one.stop.is_sent and one.is_known and not one.has_ended]
+        return [one for one in self._stops if one.stop and not one.stop.is_sent and one.is_known and one.is_asked_about]
 
     def _members_to_stop(self, ready: Sequence[Tracked]) -> list[Tracked]:
         """Those that share their job with others that are to go on: the scheduler can only stop the job."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.base import files
+from dispatcher.hosts.types import Location
 from dispatcher.outlets.base import Ended, Key, Placement, Report, Request
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Submitted
 from dispatcher.workspace import AttemptPaths
@@ -33,6 +34,9 @@ class Tracked:
         self.index = index
         self.directory = directory
         self.paths = paths
+        # Where an earlier dispatcher has submitted it, and why nothing is known of it here if that is elsewhere.
+        self.location: Location | None = None
+        self.elsewhere = ""
         self.handle: str | None = None
         # What it asks for; None where an earlier dispatcher has submitted it.
         self.request: Request | None = None
@@ -72,6 +76,11 @@ class Tracked:
     @property
     def has_ended(self) -> bool:
         return self.report is not None
+
+    @property
+    def is_asked_about(self) -> bool:
+        """Whether the host is asked how it is."""
+        return not (self.has_ended or self.elsewhere)
 
     def placement(self) -> Placement | None:
         """Where it runs, as far as that is known."""

@@ -109,18 +109,28 @@ class Watcher:
         """What to ask now; `is_due`: the states of all."""
         steps = []
         if is_due:
+            self._look_elsewhere(tracked)
             # Accounting lags: what was not known of an end may be known now.
             self._open |= {key for key, one in tracked.items() if one.was_detailed and not _is_end(one.detail)}
-        details = [tracked[key] for key in self._open if key in tracked and not tracked[key].has_ended]
+        details = [tracked[key] for key in self._open if key in tracked and tracked[key].is_asked_about]
         if details:
             steps.append(self._detail_step(details))
         if is_due or self.has_more:
-            attempts = [one for one in tracked.values() if not one.has_ended]
+            attempts = [one for one in tracked.values() if one.is_asked_about]
             if attempts and is_due:
                 steps.append(self._query_step(attempts))
             if attempts and self._mirrors is not None:
                 steps.append(self._read_step(attempts))
         return [*steps, *([Step((), lambda _: self._conclude_all(tracked))] if steps else [])]
+
+    def _look_elsewhere(self, tracked: Mapping[Key, Tracked]) -> None:
+        """Of attempts that this host does not know, only what they leave in the workspace tells anything."""
+        for one in tracked.values():
+            if one.elsewhere and not one.has_ended:
+                with contextlib.suppress(StorageError):
+                    own = self._own_end(one)
+                    if own is not None and own.exit_code is not None:
+                        one.end(end_of(own, None, has_begun=True) or own)
 
     def _query_step(self, attempts: list[Tracked]) -> Step:
         submitted = [one.submitted for one in attempts]
@@ -194,7 +204,8 @@ class Watcher:
         for one in tracked.values():
             if not one.has_ended:
                 try:
-                    self._conclude(one, tracked)
+                    if one.is_asked_about:
+                        self._conclude(one, tracked)
                 except StorageError as error:
                     # What its job has done to its directory concerns no other attempt.
                     self._unread[one.key] = str(error)

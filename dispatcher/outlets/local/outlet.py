@@ -15,6 +15,7 @@ from dispatcher.base import files
 from dispatcher.base.host import host_name
 from dispatcher.base.messages import counted, first_names
 from dispatcher.errors import OutletError, StorageError
+from dispatcher.hosts.types import Location
 from dispatcher.outlets.base import (
     TIME_LIMIT,
     Bundle,
@@ -156,6 +157,9 @@ class LocalOutlet:
 
     def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:
         return {orphan.key: self._recovery.inspect(orphan) for orphan in orphans}
+
+    def leads_to(self, location: Location) -> bool:
+        return True
 
     def refresh_capacity(self) -> None:
         self._monitor.refresh(self._is_ours)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from dispatcher.outlets.remote.operations import Run
+from dispatcher.outlets.remote.operations import Confirm, Run
 
 # Of OpenPBS, which exits with the low byte of its error numbers (15000 and up).
 UNKNOWN_JOB: Final = 153
@@ -75,6 +75,12 @@ set -- $ids
 exec qdel "$@"
 """
 
+# Prints the server's name.
+_WHERE: Final = """
+found=$(qstat -B -f -F json) || exit
+printf '%s\\n' "$found" | sed -n 's/.*"pbs_server": *"\\([^"]*\\)".*/\\1/p'
+"""
+
 _LIMITS: Final = """
 id -un && qstat -B -f -F json
 """
@@ -93,6 +99,11 @@ def cancel(ids: Sequence[str], names: Sequence[str], *, force: bool) -> Run:
 def limits() -> Run:
     """Tells the user's name in the first line, and after it the server's attributes as JSON."""
     return _run(_LIMITS, [])
+
+
+def where() -> Confirm:
+    """Tells the name of the server that answers."""
+    return Confirm(words=["sh", "-c", _WHERE, "dispatcher"])
 
 
 def _run(script: str, arguments: Sequence[str]) -> Run:

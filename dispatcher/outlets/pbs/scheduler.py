@@ -27,7 +27,7 @@ from dispatcher.outlets.batch.scheduler import (
     Submitted,
 )
 from dispatcher.outlets.pbs import arguments, programs, resources, states
-from dispatcher.outlets.remote.operations import Failed, Operation, Ran, Run
+from dispatcher.outlets.remote.operations import Confirm, Failed, Operation, Ran, Run
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.workspace import Layout
 
@@ -144,6 +144,12 @@ class PbsScheduler:
             return ""
         layout = Layout.of_attempt(attempt.directory)
         return os.fspath(layout.submission_script(attempt.name).with_name(_OUTPUT_FILE))
+
+    def where(self) -> Confirm:
+        return programs.where()
+
+    def where_name(self) -> str:
+        return "server"
 
     def limits_query(self) -> Sequence[Operation]:
         return [programs.limits()]

@@ -88,6 +88,12 @@ class LaunchingScheduler:
     def error_log(self, attempt: Submitted) -> str:
         return posixpath.join(attempt.directory, LAUNCH_LOG)
 
+    def where(self) -> None:
+        """Every call names the host."""
+
+    def where_name(self) -> str:
+        return ""
+
     def limits_query(self) -> Sequence[Operation]:
         return ()
 

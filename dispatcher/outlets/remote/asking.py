@@ -10,7 +10,7 @@ from typing import Any
 from dispatcher.outlets.remote.connection import Call, Connection, Outcome
 from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Finished, Program
 from dispatcher.outlets.remote.road import Road
 
 
@@ -41,12 +41,17 @@ def carry_out(talk: Talk) -> Sequence[Any]:
     try:
         program = next(talk)
         while True:
-            while (finished := program.poll()) is None:
-                _wait([program])
-            program = talk.send(finished)
+            program = talk.send(wait_for(program))
     except StopIteration as end:
         answers: Sequence[Any] = end.value
         return answers
+
+
+def wait_for(program: Program) -> Finished:
+    """How a program has ended, which has a time limit."""
+    while (finished := program.poll()) is None:
+        _wait([program])
+    return finished
 
 
 def _wait(calls: Sequence[Call | Program]) -> None:

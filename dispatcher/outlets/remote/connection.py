@@ -22,7 +22,7 @@ import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote.exchange import Talk
-from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.remote.operations import Confirm, Operation
 from dispatcher.outlets.remote.programs import Finished, Program
 from dispatcher.outlets.remote.road import Road
 
@@ -110,6 +110,11 @@ class Connection:
         self.name = name
         self.pace = pace or Pace()
         self.road = road
+        # What comes before the operations of every call, and why none was carried out when it has printed this.
+        self.confirm: Confirm | None = None
+        self.explain: Callable[[str], str] = str
+        # Whether the last call was not carried out for that reason.
+        self.has_moved = False
         self.calls = 0
         # Why the last call brought no answer; empty when it did.
         self.unreached = ""
@@ -135,7 +140,7 @@ class Connection:
             raise ValueError(f"{self.name}: no call is allowed now")
         self.calls += 1
         self._begun_s.append(time.monotonic())
-        call = Call(self.road.talk(operations, timeout_s), functools.partial(self._ended, lane))
+        call = Call(self._talk(operations, timeout_s), functools.partial(self._ended, lane))
         self._running[lane] = call
         if not call.has_begun:
             self._ended(lane, call)
@@ -143,6 +148,7 @@ class Connection:
 
     def start_over(self) -> None:
         """The host is another one: what has failed on the old one delays nothing."""
+        self.confirm, self.has_moved = None, False
         self._failures = 0
         self._next_s = 0.0
 
@@ -161,6 +167,17 @@ class Connection:
         for call in list(self._running.values()):
             call.close(max(0.0, end_s - time.monotonic()))
         self.road.close()
+
+    def _talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
+        confirm = self.confirm
+        if confirm is None:
+            return (yield from self.road.talk(operations, timeout_s))
+        told, *answers = yield from self.road.talk([confirm, *operations], timeout_s)
+        found = confirm.found(told)
+        self.has_moved = found not in (None, confirm.wanted)
+        if self.has_moved:
+            raise OutletError(self.explain(str(found)))
+        return answers
 
     def _ended(self, lane: Lane, call: Call) -> None:
         del self._running[lane]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.outlets.remote.exchange import Talk
-from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Run
+from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello, Operation, Run
 from dispatcher.outlets.remote.road import LocalRoad, Road
 
 _NOT_DONE: Final = "not done, because what comes before it has failed"
@@ -39,13 +39,14 @@ class DividedRoad:
         answers: list[Any] = []
         for is_here, group in itertools.groupby(operations, _is_here):
             wanted = list(group)
-            sent = _sent(wanted, answers)
+            why = _why_not(operations[0], answers, is_run=is_here)
+            sent = {} if why else _sent(wanted, answers)
             road: Road = self._here if is_here else self._files
             left_s = max(1.0, ends_at_s - time.monotonic())
             told = (yield from road.talk([self._asked(one) for one in sent.values()], left_s)) if sent else ()
             by_place = dict(zip(sent, told, strict=True))
             answers += [
-                self._completed(operation, by_place.get(at, Failed(error=_NOT_DONE)))
+                self._completed(operation, by_place.get(at, Failed(error=why or _NOT_DONE)))
                 for at, operation in enumerate(wanted)
             ]
         return answers
@@ -81,6 +82,16 @@ class DividedRoad:
 
 def _is_here(operation: Operation) -> bool:
     return isinstance(operation, Run)
+
+
+def _why_not(first: Operation, answers: Sequence[Any], *, is_run: bool) -> str:
+    """Why operations must not be done after the answer to `Confirm`; empty where they may."""
+    if not (answers and isinstance(first, Confirm)):
+        return ""
+    found = first.found(answers[0])
+    if found is None:
+        return answers[0].error if is_run else ""
+    return "" if first.wanted in (None, found) else f"not done: this is {found}"
 
 
 def _sent(group: Sequence[Operation], answers: Sequence[Any]) -> dict[int, Operation]:

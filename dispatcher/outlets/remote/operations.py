@@ -1,8 +1,8 @@
 """What the agent on a host is asked to do, and what it answers.
 
-One call of the agent carries any number of operations, which it does in order. Each fails by itself: its answer is then
-a `Failed`. Every operation may be repeated: an answer that was lost is asked for again. Paths are absolute paths on the
-host; `~` and variables are not expanded except by `Hello`.
+One call of the agent carries any number of operations, which it does in order. Each fails by itself, unless a `Confirm`
+comes before it: its answer is then a `Failed`. Every operation may be repeated: an answer that was lost is asked for
+again. Paths are absolute paths on the host; `~` and variables are not expanded except by `Hello`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,20 @@ class Run(Operation, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
     directory: str = "/"
     timeout_s: float = 60.0
+
+
+class Confirm(Run, frozen=True, kw_only=True):
+    """Run a program that prints where programs are carried out, such as the name of a cluster.
+
+    Where it prints anything but `wanted` (None: whatever it is), nothing that comes after it in the call is done; where
+    it fails, no program is run. What is not done has failed.
+    """
+
+    wanted: str | None = None
+
+    def found(self, answer: Ran | Failed) -> str | None:
+        """What it has printed; None where it failed."""
+        return answer.out.strip() if isinstance(answer, Ran) else None
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,6 +351,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 ANSWERS: Final[Mapping[type[Operation], Any]] = {
     Hello: Greeting,
     Run: Ran,
+    Confirm: Ran,
     Deliver: Delivered,
     Write: Written,
     Read: Sight,

@@ -14,7 +14,7 @@ from typing import Any, Final
 from dispatcher.errors import OutletError
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Submitted
-from dispatcher.outlets.remote.operations import Failed, Ran, Run
+from dispatcher.outlets.remote.operations import Confirm, Failed, Ran, Run
 from dispatcher.outlets.slurm.states import Row, best, job_state, status_of_pair, status_of_wait
 
 # A controller that is down lets squeue try for 18 s and longer.
@@ -38,7 +38,18 @@ _SHOWN: Final = re.compile(
 )
 _NO_ACCOUNTING: Final = re.compile(r"accounting storage is disabled|accounting_storage/none", re.I)
 
+# Prints the name of the cluster.
+_WHERE: Final = """
+found=$(scontrol show config) || exit
+printf '%s\\n' "$found" | sed -n 's/^ClusterName *= *//p'
+"""
+
 Found = Mapping[tuple[str, int], list[JobState]]
+
+
+def where() -> Confirm:
+    """The call that tells which cluster answers."""
+    return Confirm(words=("sh", "-c", _WHERE), timeout_s=TIMEOUT_S)
 
 
 def query(attempts: Sequence[Submitted]) -> list[Run]:

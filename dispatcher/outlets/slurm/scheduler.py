@@ -10,7 +10,7 @@ from dispatcher.errors import ConfigError, TemplateError
 from dispatcher.hosts.types import Hosts, SlurmHost
 from dispatcher.outlets.base import Key, Request
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, JobState, Limits, Refused, Submission, Submitted
-from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.remote.operations import Confirm, Operation
 from dispatcher.outlets.slurm import cancelling, gres, questions, submitting
 from dispatcher.outlets.slurm.directives import (
     LONGEST_NAME,
@@ -88,6 +88,12 @@ class SlurmScheduler:
 
     def error_log(self, attempt: Submitted) -> str:
         return _log(Layout.of_attempt(attempt.directory), attempt.name, str(attempt.index))
+
+    def where(self) -> Confirm:
+        return questions.where()
+
+    def where_name(self) -> str:
+        return "cluster"
 
     def limits_query(self) -> Sequence[Operation]:
         return [*submitting.limits_query(self._host.qos), gres.query(self._host)]

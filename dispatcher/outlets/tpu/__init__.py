@@ -21,9 +21,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from dispatcher.config import Config
-    from dispatcher.hosts.types import TpuHost
+    from dispatcher.hosts.types import Location, TpuHost
     from dispatcher.outlets.context import PodContext
     from dispatcher.outlets.remote.road import Road
     from dispatcher.outlets.tpu.provisioning import TpuProvisioning
@@ -40,6 +42,14 @@ def make_scheduler(host: TpuHost, config: Config) -> TpuScheduler:
     if problem:
         raise UsageError(problem)
     return TpuScheduler(host)
+
+
+def locate(host: TpuHost, config: Config, location: Location | None) -> TpuHost:
+    """The host with the project that is gcloud's own now, or that of a location; UsageError where there is none."""
+    from dispatcher.outlets.tpu.gcloud import own_project
+
+    there = host if location is None else host.at(location)
+    return there if there.project else msgspec.structs.replace(there, project=own_project(host))
 
 
 def make_road(host: TpuHost, config: Config, owner: str) -> Road:

@@ -13,9 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.errors import OutletError
+from dispatcher.errors import OutletError, UsageError
 from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.remote.asking import wait_for
 from dispatcher.outlets.remote.operations import Failed, Ran
+from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.tpu import timer
 
 PROGRAM: Final = "gcloud"
@@ -33,6 +35,8 @@ _FULL_NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/[^/]+/([^/]+
 # gcloud splits a list at the characters that stand between two carets at its beginning.
 _SEPARATORS: Final = ",;|~#!@%&+*/:?<>\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07"
 _LONGEST_MESSAGE: Final = 2000
+# It reads files only, but takes a second to start.
+_CONFIG_S: Final = 30.0
 
 
 class Failure(enum.Enum):
@@ -201,6 +205,23 @@ def start_text(host: TpuHost) -> str:
 def location(host: TpuHost) -> list[str]:
     """Where the VM is: the options that every command about it has."""
     return [f"--zone={host.zone}", *([] if host.project is None else [f"--project={host.project}"])]
+
+
+def own_project(host: TpuHost) -> str:
+    """The project that gcloud takes now for a host that names none; UsageError where it has none.
+
+    Another call may take another one: whoever has begun something has to name it from then on.
+    """
+    cure = f"set `project` of hosts.{host.name}, or `gcloud config set project NAME`"
+    try:
+        finished = wait_for(Program([PROGRAM, "config", "get-value", "project", "--quiet"], limit_s=_CONFIG_S))
+    except OutletError as error:
+        raise UsageError(f"hosts.{host.name}: gcloud's own project is unknown: {error}; {cure}") from None
+    found = finished.out.decode(errors="replace").strip()
+    if finished.exit_code != 0 or not found or found == "(unset)":
+        why = finished.killed_because or message(finished.errors) or "it has none"
+        raise UsageError(f"hosts.{host.name}: gcloud's own project is unknown: {why}; {cure}")
+    return found
 
 
 def dictionary(values: Mapping[str, str]) -> str:

@@ -22,9 +22,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 if TYPE_CHECKING:
     from dispatcher.config import Config
-    from dispatcher.hosts.types import VolcanoHost
+    from dispatcher.hosts.types import Location, VolcanoHost
     from dispatcher.outlets.remote.road import Road
     from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 
@@ -34,6 +36,23 @@ def make_scheduler(host: VolcanoHost, config: Config) -> VolcanoScheduler:
     from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 
     return VolcanoScheduler(host, config.layout, config.kill_grace_s)
+
+
+def locate(host: VolcanoHost, config: Config, location: Location | None) -> VolcanoHost:
+    """The host with the context that kubectl takes by default now, or with that of a location.
+
+    On this machine the context of a location may be called otherwise: then the host's own is taken, and what the
+    cluster tells of itself shows whether it is the same one.
+    """
+    from dispatcher.outlets.volcano.kubectl import contexts, current_context
+
+    root = config.layout.root
+    if location is not None:
+        there = host.at(location)
+        if there.context is None or there.context in contexts(there, root):
+            return there
+        host = msgspec.structs.replace(host, namespace=there.namespace)
+    return host if host.context else msgspec.structs.replace(host, context=current_context(host, root))
 
 
 def make_road(host: VolcanoHost, config: Config, owner: str) -> Road:

@@ -15,11 +15,16 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.errors import OutletError
 from dispatcher.hosts.types import VolcanoHost
+from dispatcher.outlets.remote.asking import wait_for
+from dispatcher.outlets.remote.programs import Program
 
 PROGRAM: Final = "kubectl"
 # One request to the API server.
 REQUEST_S: Final = 30
+# It reads files only.
+_CONFIG_S: Final = 10.0
 
 
 class Reason(enum.Enum):
@@ -90,6 +95,27 @@ class Kubectl:
     def by_hand(self, *arguments: str) -> str:
         """The same for people to try."""
         return f"`{shlex.join([PROGRAM, *self._options, *arguments])}`"
+
+
+def current_context(host: VolcanoHost, root: str | os.PathLike[str]) -> str | None:
+    """The context that kubectl takes now; None where there is none, as inside a cluster. No cluster is asked."""
+    return next(iter(_config(host, root, "current-context")), None)
+
+
+def contexts(host: VolcanoHost, root: str | os.PathLike[str]) -> list[str]:
+    """Those that kubectl knows on this machine."""
+    return _config(host, root, "get-contexts", "--output=name")
+
+
+def _config(host: VolcanoHost, root: str | os.PathLike[str], *words: str) -> list[str]:
+    plain = msgspec.structs.replace(host, context=None)
+    try:
+        program = Program(Kubectl(plain, root).words("config", *words), limit_s=_CONFIG_S)
+    except OutletError:
+        # That there is no kubectl is told when the host is reached.
+        return []
+    finished = wait_for(program)
+    return finished.out.decode(errors="replace").splitlines() if finished.exit_code == 0 else []
 
 
 def problems(exit_code: int | None, err: str) -> tuple[Problem, ...]:

@@ -21,7 +21,7 @@ from dispatcher.outlets.batch.scheduler import (
     Submission,
     Submitted,
 )
-from dispatcher.outlets.remote.operations import Failed, Operation, Ran, Run
+from dispatcher.outlets.remote.operations import Confirm, Failed, Operation, Ran, Run
 from dispatcher.outlets.volcano import limits, questions, submitting
 from dispatcher.outlets.volcano.kubectl import PROGRAM, Kubectl, Reason, problems
 from dispatcher.outlets.volcano.manifest import KIND, job_name, job_of
@@ -36,6 +36,14 @@ _NODES_FILE: Final = "nodes.sh"
 # Names in one call.
 _BATCH: Final = 200
 _DELETE_S: Final = 120.0
+# Prints what tells a cluster from all others: the UID of a namespace that each has. Not every user may read it: then
+# the address of its API server, which a kubeconfig inside a cluster does not have.
+_WHERE: Final = r"""
+found=$("$@" get namespace kube-system -o 'jsonpath={.metadata.uid}' 2>&1) && [[ $found ]] && exec printf '%s' "$found"
+[[ $found == *'(Forbidden)'* ]] || { printf '%s' "$found" >&2; exit 1; }
+address=$("$@" config view --minify -o 'jsonpath={.clusters[0].cluster.server}' 2>/dev/null)
+printf '%s' "${address:-$KUBERNETES_SERVICE_HOST}"
+"""
 
 
 class VolcanoScheduler:
@@ -123,6 +131,12 @@ class VolcanoScheduler:
     def error_log(self, attempt: Submitted) -> str:
         """What pods print is read from their logs."""
         return ""
+
+    def where(self) -> Confirm:
+        return Confirm(words=("bash", "-c", _WHERE, "where", *self._kubectl.words()), timeout_s=questions.TIMEOUT_S)
+
+    def where_name(self) -> str:
+        return "cluster"
 
     def limits_query(self) -> Sequence[Operation]:
         return [limits.query(self._kubectl)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,9 +18,11 @@ from dispatcher.outlets.base import (
     Ended,
     Key,
     Orphan,
+    Pending,
     Placement,
     Report,
     Request,
+    Running,
     Slot,
     Unknown,
 )
@@ -30,6 +32,7 @@ from dispatcher.outlets.batch.provisioning import Loss, Standing
 from dispatcher.outlets.context import BatchTimes, PodContext
 from dispatcher.outlets.remote.connection import Connection, Unreached
 from dispatcher.outlets.remote.operations import (
+    Confirm,
     Deliver,
     Delivered,
     Failed,
@@ -77,14 +80,21 @@ class Wire:
         self.loses_mark = False
         self.done: list[Operation] = []
         self.is_busy = False
+        self.cluster = "lab"
+        self.confirm: Confirm | None = None
+        self.explain: Callable[[str], str] = str
+        self.has_moved = False
 
     def free_in_s(self, _lane: object = None) -> float | None:
         return None if self.is_busy else 0.0
 
     def start_over(self) -> None:
-        """It has no pauses."""
+        self.confirm, self.has_moved = None, False
 
     def call(self, operations: Sequence[Operation], *, timeout_s: float, lane: object = None) -> Wire:
+        self.has_moved = self.confirm is not None and self.confirm.wanted != self.cluster
+        if self.has_moved:
+            return self
         self.done += operations
         self._answers = [self._answer(operation) for operation in operations]
         return self
@@ -92,6 +102,8 @@ class Wire:
     def outcome(self) -> Any:
         if self.loses_mark and any(isinstance(answer, Written) for answer in self._answers):
             self.loses_mark, self.loses = False, 1
+        if self.has_moved:
+            return Unreached(self.explain(self.cluster))
         if self.loses:
             self.loses -= 1
             return Unreached("the connection broke off")
@@ -135,6 +147,8 @@ class Wire:
                 return Failed(error="disk full", errno=28) if self.refuses_writes else Written()
             case Tail():
                 return TailRead()
+            case Confirm():
+                return Ran(exit_code=0, out=f"{self.cluster}\n")
             case Run() if operation.words[0] == "squeue":
                 return self.programs.get("squeue", Ran(exit_code=0, out="\n".join(self.queue)))
             case Run():
@@ -152,7 +166,9 @@ class Machine(Standing):
 class Pod:
     """One outlet of one dispatcher, whose clock for absences and guards is at the end of all of them."""
 
-    def __init__(self, root: Path, wire: Wire, machine: Machine | None = None, times: BatchTimes = TIMES) -> None:
+    def __init__(
+        self, root: Path, wire: Wire, machine: Machine | None = None, times: BatchTimes = TIMES, passes: int = 3
+    ) -> None:
         host = SlurmHost(name="hpc", cluster="hpc", ssh="login")
         self.config = Config(
             layout=Layout(root), matrix=root / "m.json", hosts=Hosts(hosts={"hpc": host}), code=CodeMode.NONE
@@ -164,7 +180,7 @@ class Pod:
         )
         self.wire = wire
         self.outlet = BatchOutlet(host, scheduler, cast(Connection, wire), context, 8, machine)
-        self.passes(3)
+        self.passes(passes)
 
     def submit(self, *keys: Key) -> None:
         bundles = []
@@ -183,6 +199,7 @@ class Pod:
         return self.config.layout.attempt(KEY.job_id, KEY.number).superseded
 
     def passes(self, number: int) -> Report:
+        report = Report(Pending())
         for _ in range(number):
             report = self.outlet.poll([KEY])[KEY]
         return report
@@ -213,7 +230,14 @@ def name_of(pod: Pod) -> str:
 
 def orphaned(pod: Pod, times: BatchTimes = TIMES) -> Pod:
     """Another dispatcher, after the one that had submitted the attempt has died."""
+    pod.wire.start_over()
     return Pod(pod.config.layout.root, pod.wire, times=times)
+
+
+def unlanded(pod: Pod, times: BatchTimes = TIMES) -> Pod:
+    """The same before it has heard of the host; it has a connection of its own."""
+    pod.wire.start_over()
+    return Pod(pod.config.layout.root, pod.wire, times=times, passes=0)
 
 
 def recover(pod: Pod, passes: int = 6) -> Report:
@@ -300,6 +324,64 @@ def test_a_submission_file_that_cannot_be_read_concerns_its_attempt_alone(pod: P
     report = recover(other)
     assert isinstance(report.status, Unknown)
     assert "remove the file" in report.status.why
+
+
+def test_an_attempt_in_another_cluster_is_unknown_and_never_lost(pod: Pod, wire: Wire) -> None:
+    pod.submit()
+    pod.passes(3)
+    wire.cluster = "other"
+    both = "attempts were submitted to cluster lab"
+    status = pod.passes(9).status
+    assert isinstance(status, Unknown) and both in status.why and "leads to cluster other now" in status.why
+    assert pod.outlet.capacity.is_full, "nothing is claimed for it"
+    pod.outlet.cancel([KEY], reason="")
+    wire.done.clear()
+    assert isinstance(pod.passes(9).status, Unknown)
+    assert wire.done == [], "nothing is done in the other one"
+    wire.cluster = "lab"
+    pod.passes(3)
+    assert any(isinstance(one, Run) and "scancel" in one.words for one in wire.done)
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_dispatcher_that_comes_to_another_cluster_does_not_judge(pod: Pod, wire: Wire, *, is_own: bool) -> None:
+    """One that is started again, or another one, which finds the attempt by its submission file."""
+    wire.loses = 1
+    pod.submit()
+    wire.cluster = "other"
+    other = unlanded(pod, ABSENT)
+    if is_own:
+        assert set(other.outlet.adopt({KEY: Placement()})) == {KEY}, "where the host leads to is not known yet"
+    status = (other.passes(9) if is_own else recover(other, 9)).status
+    assert isinstance(status, Unknown)
+    assert status.why == "it was submitted to cluster lab, and hpc leads to cluster other now"
+    assert not other.superseded.exists()
+    # What it runs itself is not delayed by that.
+    assert not other.outlet.capacity.is_full
+    wire.cluster = "lab"
+    wire.name_job(name_of(pod), "RUNNING")
+    status = (other.passes(9) if is_own else recover(other, 9)).status
+    assert isinstance(status, Running), "the configuration leads there again"
+
+
+def test_an_attempt_elsewhere_that_has_left_its_exit_status_has_ended(pod: Pod, wire: Wire) -> None:
+    pod.submit()
+    wire.cluster = "other"
+    other = orphaned(pod)
+    assert isinstance(recover(other).status, Unknown)
+    content = '{"exit_code": 3, "reason": "", "ended_at": "2026-01-01T00:00:00.000Z"}\n'
+    (pod.superseded.parent / contract.EXIT_FILE).write_text(content)
+    status = recover(other).status
+    assert isinstance(status, Ended) and status.exit_code == 3
+
+
+def test_where_that_is_not_told_nothing_is_submitted(tmp_path: Path, wire: Wire) -> None:
+    wire.cluster = ""
+    pod = Pod(tmp_path, wire)
+    pod.submit()
+    status = pod.passes(6).status
+    assert isinstance(status, Pending) and "its cluster is unknown" in status.why
+    assert wire.submissions() == 0
 
 
 def test_who_only_looks_marks_nothing(pod: Pod) -> None:

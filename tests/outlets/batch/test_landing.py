@@ -10,7 +10,7 @@ import pytest
 from dispatcher.hosts.types import Cluster, VolcanoHost
 from dispatcher.outlets.base import WORKSPACE
 from dispatcher.outlets.batch.landing import Landing
-from dispatcher.outlets.remote.operations import Greeting, Hello
+from dispatcher.outlets.remote.operations import Confirm, Greeting, Hello, Ran
 from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 from dispatcher.workspace import Layout
 
@@ -22,8 +22,8 @@ def landed(root: Path, cluster: Cluster, *, sees_workspace: bool = False) -> Lan
     """After the first answer of a host where `~` is the volume's root."""
     layout = Layout(root)
     landing = Landing(layout, "pod-a", HOST, cluster, VolcanoScheduler(HOST, layout, 5.0))
-    ((hello, *limits), take_in) = msgspec.structs.astuple(landing.steps()[0])
-    assert isinstance(hello, Hello)
+    ((hello, where, *limits), take_in) = msgspec.structs.astuple(landing.steps()[0])
+    assert isinstance(hello, Hello) and isinstance(where, Confirm)
     greeting = Greeting(
         host="helper",
         boot_id="b",
@@ -33,7 +33,7 @@ def landed(root: Path, cluster: Cluster, *, sees_workspace: bool = False) -> Lan
         directories={name: path.replace("~", HOME) for name, path in hello.directories.items()},
         probe=Path(hello.probe).read_text() if sees_workspace else None,
     )
-    take_in([greeting, *(None for _ in limits)])
+    take_in([greeting, Ran(exit_code=0, out="uid-of-kube-system"), *(None for _ in limits)])
     assert landing.problem == ""
     return landing
 

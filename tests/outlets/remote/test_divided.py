@@ -14,7 +14,7 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.divided import DividedRoad
 from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_words
-from dispatcher.outlets.remote.operations import Deliver, Failed, Hello, Operation, Run, Tail
+from dispatcher.outlets.remote.operations import Confirm, Deliver, Failed, Hello, Operation, Run, Tail
 from dispatcher.outlets.remote.road import LocalRoad
 
 
@@ -106,3 +106,34 @@ def test_a_place_that_cannot_be_reached_is_no_answer(host: Connection, place: El
 def test_programs_alone_do_not_need_the_other_place(host: Connection, place: Elsewhere) -> None:
     place.why_not = "no such claim"
     assert ask(host, Run(words=["echo", "yes"])).out == "yes\n"
+
+
+def test_nothing_is_done_where_another_cluster_answers(host: Connection, place: Elsewhere, tmp_path: Path) -> None:
+    """Neither here nor there, with either of them first."""
+    host.confirm = Confirm(words=["sh", "-c", "echo alpha"], wanted="beta")
+    host.explain = lambda found: f"it leads to {found} now"
+    run = Run(words=["touch", os.fspath(tmp_path / "run")])
+    files = Deliver(directory=os.fspath(tmp_path / "a"), files={"b": b""})
+    for operations in ([run, files, run], [files, run]):
+        assert unreached(host, operations) == "it leads to alpha now"
+        host.start_over()
+        host.confirm = Confirm(words=["sh", "-c", "echo alpha"], wanted="beta")
+    assert list(tmp_path.iterdir()) == [] and place.calls == []
+
+
+def test_files_come_home_while_the_cluster_does_not_answer(host: Connection, tmp_path: Path) -> None:
+    host.confirm = Confirm(words=["sh", "-c", "echo no controller >&2; exit 3"], wanted="beta")
+    run = Run(words=["touch", os.fspath(tmp_path / "run")])
+    (tmp_path / "log").write_text("said")
+    before, tail, after = ask(host, run, Tail(path=os.fspath(tmp_path / "log")), run)
+    assert before == after == Failed(error="no controller (exit status 3)")
+    assert tail.content == b"said"
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_call_is_carried_out_where_the_first_one_was(host: Connection, tmp_path: Path) -> None:
+    host.confirm = Confirm(words=["cat", os.fspath(tmp_path / "name")], wanted="beta")
+    (tmp_path / "name").write_text("beta\n")
+    files = Deliver(directory=os.fspath(tmp_path / "a"), files={"b": b"content"})
+    _, told = ask(host, files, Run(words=["cat", os.fspath(tmp_path / "a/b")]))
+    assert told.out == "content"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import commands
 import pytest
 from beds.tpu import VERSION, TpuBed
+from beds.tpu_checks import OTHER_PROJECT, PROJECT
 from fleet import COMMAND, Dispatcher, Fleet, fleet_at, shell, wait_until
 
 from dispatcher.outlets.batch.identity import workspace_id
@@ -223,3 +225,25 @@ def test_submit_asks_before_it_creates(lab: Lab) -> None:
         return lab.fleet.states() == {"a": "done"}
 
     wait_until(is_done, "it is done", PATIENCE_S)
+
+
+def test_another_default_project_of_gcloud_neither_loses_an_attempt_nor_pays_twice(lab: Lab) -> None:
+    lab.fleet.write_manifest([shell("a", "echo begun; until [ -e ~/go ]; do sleep 0.1; done")])
+    first = lab.start()
+    lab.wait_for_log("a", "begun")
+    lab.wait_for("a", "running")
+    file = json.loads(lab.fleet.attempt("a").submission.read_text())
+    assert file["location"] == {"parts": {"project": PROJECT, "zone": lab.bed.zone}}
+    first.kill()
+    # Of one that is started again, which adopts what is its own, and of one with another name.
+    lab.fleet.variables = {**lab.bed.env, "CLOUDSDK_CORE_PROJECT": OTHER_PROJECT}
+    again, other = lab.start(), lab.start("--until-empty", pod="pod2")
+    (worker,) = lab.bed.workers("pod")
+    wait_until(lambda: len(lab.bed.requests("nodes.get")) > 20, "both have looked", PATIENCE_S)
+    assert lab.fleet.record("a").state == "running"
+    worker.path("go").touch()
+    assert other.end(PATIENCE_S) == 0, other.said
+    again.stop()
+    record = lab.fleet.record("a")
+    assert (record.state, record.attempt, record.exit_code) == ("done", 1, 0), other.said
+    assert len(lab.bed.requests("nodes.create")) == 1

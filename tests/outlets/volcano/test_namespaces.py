@@ -45,7 +45,7 @@ def test_a_dispatcher_without_the_option_finds_them(fleet: Fleet, volcano: Volca
     fleet.wait_for("a", "running", timeout_s=PATIENCE_S)
     first.kill()
     submission = json.loads((fleet.attempt("a").directory / "submission.json").read_text())
-    assert (submission["outlet"], submission["part"]) == ("k8s", namespace)
+    assert (submission["outlet"], submission["location"]["parts"]["namespace"]) == ("k8s", namespace)
 
     # Under the same name, so that it would adopt what is its own.
     again = fleet.start("pod", "--slots", "0", "--outlet", "k8s:1", "--until-empty", poll="2").ready()

@@ -22,6 +22,7 @@ from dispatcher.outlets.remote.agent.writing import deliver, write
 OPERATIONS = {
     "Hello": hello,
     "Run": run,
+    "Confirm": run,
     "Deliver": deliver,
     "Write": write,
     "Read": read,
@@ -53,6 +54,15 @@ def perform(words: Data, stdin: BinaryIO) -> List[Any]:
         return ["failed", {"error": why, "errno": 0}]
 
 
+def confirmed(answer: List[Any]) -> List[Any]:
+    """The answer to `Confirm`: a program that fails has not told anything."""
+    word, told = answer
+    if word == "failed" or told["exit_code"] == 0:
+        return answer
+    status = "no answer in time" if told["exit_code"] is None else "exit status %d" % told["exit_code"]
+    return ["failed", {"error": "%s (%s)" % (" ".join((told["err"] or told["out"]).split()), status), "errno": 0}]
+
+
 def main() -> None:
     find_pbs()
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
@@ -62,13 +72,24 @@ def main() -> None:
     umask = os.umask(0o022)
     os.umask(umask)
     answers: List[List[Any]] = []
+    not_done: List[str] = []
+    why = ""
     for words in request["operations"]:
         before = words.pop("only_after")
+        if words["type"] in not_done:
+            answers.append(["failed", {"error": why, "errno": 0}])
+            continue
         if before and any(word == "failed" for word, _ in answers[-before:]):
             answers.append(["failed", {"error": "not done, because what comes before it has failed", "errno": 0}])
             continue
         answers.append(perform(words, stdin))
         os.umask(umask)
+        if words["type"] == "Confirm":
+            word, told = answers[-1] = confirmed(answers[-1])
+            if word == "failed":
+                not_done, why = ["Run"], told["error"]
+            elif words["wanted"] not in (None, told["out"].strip()):
+                not_done, why = list(OPERATIONS), "not done: this is %s" % told["out"].strip()
     answer = zlib.compress(json.dumps(answers).encode())
     stdout.write(b"\n%s %d\n" % (request["nonce"].encode(), len(answer)) + answer)
     stdout.flush()

@@ -366,7 +366,7 @@ class SlurmBed:
         self._start("slurmdbd", "-D", log="slurmdbd.out")
         wait_for(lambda: accepts(self._port["slurmdbd"]), 30, lambda: f"slurmdbd: {self.log('slurmdbd.out')}")
         wait_for(
-            lambda: self.run("sacctmgr", "-i", "add", "cluster", self.settings.cluster, check=False).returncode == 0, 20,
+            lambda: not self.run("sacctmgr", "-i", "add", "cluster", self.settings.cluster, check=False).returncode, 20,
             lambda: f"slurmdbd takes no cluster: {self.log('slurmdbd.out')}", every_s=0.2,
         )  # fmt: skip
 

@@ -123,9 +123,12 @@ class Landing:
         return max(0.0, self._next_s - time.monotonic())
 
     def steps(self) -> list[Step]:
-        """The call that finds it out."""
+        """The call that finds it out; the one before it asks which cluster answers, because it may be the wrong one."""
         if self.due_in_s() > 0:
             return []
+        where = self._scheduler.where()
+        if where is not None and self.confirm is None:
+            return [Step([where], lambda answers: self._take_in_location(where, answers[0]))]
         if not self._token:
             self._token = secrets.token_hex(16)
             with files.storing("writing", self._probe), files.shared_umask(self._layout.root):
@@ -137,9 +140,7 @@ class Landing:
         given = {name: path for name, path in configured.items() if path is not None and not is_url(path)}
         base = self._kept(self.cluster.work) or self._kept(self.cluster.root) or _HOME
         hello = Hello(programs=programs, directories={**given, _BASE: base}, probe=os.fspath(self._probe))
-        where = self._scheduler.where()
-        asked = [] if where is None else [where]
-        return [Step([hello, *asked, *self._scheduler.limits_query()], self._take_in)]
+        return [Step([hello, *self._scheduler.limits_query()], self._take_in)]
 
     def start_over(self) -> None:
         """The host is another one: nothing is known of it."""
@@ -167,9 +168,7 @@ class Landing:
         return path if path is not None and self._host.keeps(path) else ""
 
     def _take_in(self, answers: Sequence[Any]) -> None:
-        where = self._scheduler.where()
-        greeting, *rest = answers
-        told, limits = ([], rest) if where is None else (rest[:1], rest[1:])
+        greeting, *limits = answers
         self._next_s = time.monotonic() + _TRY_AGAIN_S
         if isinstance(greeting, Failed):
             self.problem = greeting.error
@@ -178,8 +177,6 @@ class Landing:
         missing = [name for name in self._scheduler.programs if name not in greeting.programs]
         if missing:
             self.problem = f"no {' and no '.join(missing)} on PATH of {greeting.user}@{greeting.host}"
-            return
-        if where is not None and not self._is_located(where, *told):
             return
         self.problem = ""
         with contextlib.suppress(OutletError):
@@ -192,15 +189,15 @@ class Landing:
         self.cluster = msgspec.structs.replace(self.cluster, **found)
         self._there = self._layout if self.is_shared else Layout(f"{base}/{self.workspace_id}")
 
-    def _is_located(self, where: Confirm, answer: Any) -> bool:
-        """Whether it was told which cluster answers. Nothing is submitted before: it could not be found again."""
+    def _take_in_location(self, where: Confirm, answer: Any) -> None:
+        """Nothing is submitted before this is known: it could not be found again."""
         name = self._scheduler.where_name()
         found = where.found(answer)
         if not found:
             why = answer.error if isinstance(answer, Failed) else "the programs there do not tell it"
             self.problem = f"its {name} is unknown: {why}"
             self._next_s = time.monotonic() + _ASK_AGAIN_S
-            return False
+            return
+        self.problem = ""
         self.location = Location({**self._host.location.parts, name: found}, self._host.location.via)
         self.confirm = msgspec.structs.replace(where, wanted=found)
-        return True

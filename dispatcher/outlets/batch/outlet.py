@@ -318,6 +318,7 @@ class BatchOutlet:
         """Where the first call has come to, all others go: what is elsewhere says nothing about these attempts."""
         if self._landing.confirm is None or self._connection.confirm is not None:
             return
+        # Also the one that finds out the rest about the host.
         self._connection.confirm = self._landing.confirm
         self._connection.explain = self._landing.moved
         for one in self._tracked.values():
@@ -358,7 +359,7 @@ class BatchOutlet:
             if not (one.has_ended or one.elsewhere):
                 self._sender.drop(one.name)
                 self._watcher.conclude_lost(one, loss)
-        if self._landing.has_landed:
+        if self._landing.has_landed or self._landing.confirm is not None:
             self._start_over()
 
     def _start_over(self) -> None:
@@ -372,9 +373,9 @@ class BatchOutlet:
         """What the next call of the agent has to do."""
         if not (self._is_needed() and self._host.is_up):
             return []
+        self._keep_location()
         if not self._landing.has_landed:
             return self._landing.steps()
-        self._keep_location()
         if self._landing.limits is not None:
             self._sender.limits = self._landing.limits
             self.capacity.keep_to(self._landing.limits.in_flight)

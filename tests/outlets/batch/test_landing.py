@@ -22,8 +22,11 @@ def landed(root: Path, cluster: Cluster, *, sees_workspace: bool = False) -> Lan
     """After the first answer of a host where `~` is the volume's root."""
     layout = Layout(root)
     landing = Landing(layout, "pod-a", HOST, cluster, VolcanoScheduler(HOST, layout, 5.0))
-    ((hello, where, *limits), take_in) = msgspec.structs.astuple(landing.steps()[0])
-    assert isinstance(hello, Hello) and isinstance(where, Confirm)
+    ((where,), take_in) = msgspec.structs.astuple(landing.steps()[0])
+    assert isinstance(where, Confirm)
+    take_in([Ran(exit_code=0, out="uid-of-kube-system")])
+    ((hello, *limits), take_in) = msgspec.structs.astuple(landing.steps()[0])
+    assert isinstance(hello, Hello)
     greeting = Greeting(
         host="helper",
         boot_id="b",
@@ -33,7 +36,7 @@ def landed(root: Path, cluster: Cluster, *, sees_workspace: bool = False) -> Lan
         directories={name: path.replace("~", HOME) for name, path in hello.directories.items()},
         probe=Path(hello.probe).read_text() if sees_workspace else None,
     )
-    take_in([greeting, Ran(exit_code=0, out="uid-of-kube-system"), *(None for _ in limits)])
+    take_in([greeting, *(None for _ in limits)])
     assert landing.problem == ""
     return landing
 

@@ -22,7 +22,7 @@ from dispatcher.outlets.volcano.states import Seen, job_state, vanished
 
 TIMEOUT_S: Final = 90.0
 _KINDS: Final = f"{KIND},podgroups.scheduling.volcano.sh,pods"
-# Jobs in one answer: each is some 10 KB of JSON, and so is each of its pods, and answers are cut at 16 MiB.
+# Jobs in one answer: each is some 10 KB of JSON, and so is each of its pods, and an answer of 16 MiB is too long.
 _MOST: Final = 100
 _LOG_LINES: Final = 10
 _LONGEST_LOG: Final = 1500

@@ -181,6 +181,12 @@ def test_programs(here: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [name for name in names if name.startswith(("SLURM_JOB", "SBATCH", "SQUEUE", "PBS_N"))]
 
 
+def test_a_part_of_an_answer_is_no_answer(here: Connection) -> None:
+    """What a list lacks that was cut off would be taken for what there is not."""
+    words = ["head", "--bytes", str((16 << 20) + 1), "/dev/zero"]
+    assert ask(here, Run(words=words)) == Failed(error="head printed more than 16 MiB")
+
+
 def has_ended(pid: int) -> bool:
     """Also where the process that it was left to has not asked for its exit status."""
     try:

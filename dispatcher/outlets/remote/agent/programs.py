@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
-from dispatcher.outlets.remote.agent.names import Data
+from dispatcher.outlets.remote.agent.names import Data, Refusal
 
 LONGEST_OUTPUT = 16 << 20
 # Membership in a scheduler's job, which what runs here does not have, and options of its programs; what tells these
@@ -22,7 +22,10 @@ def run(words: Data, _stdin: BinaryIO) -> Data:
     status, out, err = run_program(
         words["words"], words["stdin"].encode(), scrubbed(words["environment"]), directory, words["timeout_s"]
     )
-    return {"exit_code": status, "out": decoded(out), "err": decoded(err)}
+    if len(out) > LONGEST_OUTPUT:
+        # What is missing from a part of an answer would be taken for what there is not.
+        raise Refusal(f"{words['words'][0]} printed more than {LONGEST_OUTPUT >> 20} MiB")
+    return {"exit_code": status, "out": decoded(out), "err": decoded(err[:LONGEST_OUTPUT])}
 
 
 def run_program(
@@ -76,7 +79,7 @@ def scrubbed(changes: Dict[str, Optional[str]]) -> Dict[str, str]:
 
 
 def decoded(output: bytes) -> str:
-    return output[:LONGEST_OUTPUT].decode("utf-8", "replace")
+    return output.decode("utf-8", "replace")
 
 
 def find_pbs() -> None:

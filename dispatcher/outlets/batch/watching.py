@@ -27,6 +27,8 @@ from dispatcher.outlets.wrapper import read_exit
 from dispatcher.run_state.liveness import is_held
 
 _TAIL_BYTES: Final = 2000
+# Attempts in one call about details: some programs tell of one job at a time, and are started for each.
+_MOST_DETAILED: Final = 200
 
 
 class Watcher:
@@ -112,7 +114,9 @@ class Watcher:
             self._look_elsewhere(tracked)
             # Accounting lags: what was not known of an end may be known now.
             self._open |= {key for key, one in tracked.items() if one.was_detailed and not _is_end(one.detail)}
-        details = [tracked[key] for key in self._open if key in tracked and tracked[key].is_asked_about]
+        asked = [tracked[key] for key in self._open if key in tracked and tracked[key].is_asked_about]
+        # The others are asked about with the next call, which is due at once.
+        details = asked[:_MOST_DETAILED]
         if details:
             steps.append(self._detail_step(details))
         if is_due or self.has_more:

@@ -21,8 +21,6 @@ from dispatcher.outlets.slurm.states import Row, best, job_state, status_of_pair
 TIMEOUT_S: Final = 60.0
 # Names in one call, so that the argument stays below the kernel's limit (128 KiB).
 _MOST_NAMES: Final = 2000
-# Jobs that scontrol is asked about at once.
-_MOST_SHOWN: Final = 50
 # For how long accounting is searched; without this sacct begins at midnight.
 _ACCOUNTING_SINCE: Final = "now-30days"
 # Width of each column of squeue: separators were added to --Format after 20.11. The last one holds free text.
@@ -70,7 +68,7 @@ def detail(attempts: Sequence[Submitted]) -> list[Run]:
     """scontrol for jobs whose id is known, and accounting for all."""
     ids = sorted({attempt.handle.partition("_")[0] for attempt in attempts if attempt.handle})
     names = sorted({attempt.name for attempt in attempts})
-    shown = [_run("scontrol", "show", "job", "--oneliner", job) for job in ids[:_MOST_SHOWN]]
+    shown = [_run("scontrol", "show", "job", "--oneliner", job) for job in ids]
     return [*shown, *(_sacct(names[at : at + _MOST_NAMES]) for at in range(0, len(names), _MOST_NAMES))]
 
 

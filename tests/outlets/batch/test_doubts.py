@@ -26,6 +26,7 @@ from dispatcher.outlets.base import (
     Slot,
     Unknown,
 )
+from dispatcher.outlets.batch import watching
 from dispatcher.outlets.batch.outlet import BatchOutlet
 from dispatcher.outlets.batch.preparing import Preparer
 from dispatcher.outlets.batch.provisioning import Loss, Standing
@@ -79,6 +80,7 @@ class Wire:
         # Whether the next call that marks an attempt as superseded brings none.
         self.loses_mark = False
         self.done: list[Operation] = []
+        self.calls: list[Sequence[Operation]] = []
         self.is_busy = False
         self.cluster = "lab"
         self.confirm: Confirm | None = None
@@ -96,6 +98,7 @@ class Wire:
         if self.has_moved:
             return self
         self.done += operations
+        self.calls.append(operations)
         self._answers = [self._answer(operation) for operation in operations]
         return self
 
@@ -121,6 +124,11 @@ class Wire:
     def name_job(self, name: str, state: str, exit_status: int = 0) -> None:
         values = ("7", "N/A", "7", name, state, str(exit_status), "N/A", "0", "n1", "None")
         self.queue = ["".join(value.ljust(width) for value, width in zip(values, COLUMNS, strict=True))]
+
+    def end_tasks(self, name: str, tasks: int) -> None:
+        """All tasks of an array have failed."""
+        rows = [("7", str(task), "8", name, "FAILED", "0", "N/A", "0", "n1", "None") for task in range(tasks)]
+        self.queue = ["".join(value.ljust(width) for value, width in zip(row, COLUMNS, strict=True)) for row in rows]
 
     def submissions(self) -> int:
         return sum(isinstance(one, Run) and one.words[0] == "sbatch" for one in self.done)
@@ -391,6 +399,18 @@ def test_who_only_looks_marks_nothing(pod: Pod) -> None:
     assert not pod.superseded.exists()
     assert isinstance(pod.passes(1).status, Ended)
     assert pod.superseded.exists()
+
+
+def test_however_many_have_ended_each_is_asked_about(pod: Pod, wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some programs tell of one job at a time, so one call asks about a few of them."""
+    monkeypatch.setattr(watching, "_MOST_DETAILED", 2)
+    pod.submit(*(Key(f"job{number}", 1) for number in range(5)))
+    pod.passes(1)
+    wire.end_tasks(name_of(pod), 5)
+    pod.passes(8)
+    calls = [[one for one in call if isinstance(one, Tail)] for call in wire.calls]
+    assert max(len(tails) for tails in calls) == 2
+    assert len({tail.path for tails in calls for tail in tails}) == 5
 
 
 @pytest.mark.parametrize("code", [0, 3])

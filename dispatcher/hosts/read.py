@@ -25,6 +25,7 @@ from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import nearest
 from dispatcher.hosts import fields, kubernetes
 from dispatcher.hosts.container import parse_container
+from dispatcher.hosts.options import parse_project_source
 from dispatcher.hosts.types import (
     RESERVED_NAMES,
     AnyHost,
@@ -33,6 +34,7 @@ from dispatcher.hosts.types import (
     Hosts,
     Partition,
     PbsHost,
+    PbsQueue,
     PlainHost,
     SlotType,
     SlurmHost,
@@ -87,13 +89,37 @@ _HOST_KEYS: Final[_Readers] = {
     "max_in_flight": _POSITIVE,
     "submits_per_minute": _POSITIVE,
 }
-_PARTITION_KEYS: Final[_Readers] = {"name": fields.parse_name, "default": _FLAG, "constraint": _WORD}
+_SLOT_TYPE: Final = fields.one_of(*get_args(SlotType))
+# What a partition or a queue may have as well, where it differs from the host's.
+_OF_SLURM: Final[_Readers] = {
+    "mem": fields.parse_memory,
+    "slot_type": _SLOT_TYPE,
+    "tres_supported": _FLAG,
+    "gres_supported": _FLAG,
+    "gpu_type": _WORD,
+    "slots_per_node": _POSITIVE,
+    "sbatch_args": fields.parse_arguments,
+}
+_OF_PBS: Final[_Readers] = {
+    "slot_type": _SLOT_TYPE,
+    "gres_supported": _FLAG,
+    "slots_per_node": _POSITIVE,
+    "pbsbatch_args": fields.parse_arguments,
+}
+_PARTITION_KEYS: Final[_Readers] = {"name": fields.parse_name, "default": _FLAG, "constraint": _WORD, **_OF_SLURM}
+_QUEUE_KEYS: Final[_Readers] = {"name": fields.parse_name, **_OF_PBS}
 
 
 def _parse_partition(value: object) -> Partition:
     if not isinstance(value, Mapping):
         return Partition(fields.parse_name(value))
     return Partition(**fields.read_struct(value, _PARTITION_KEYS, ("name",), "a name"))
+
+
+def _parse_queue(value: object) -> PbsQueue:
+    if not isinstance(value, Mapping):
+        return PbsQueue(fields.parse_name(value))
+    return PbsQueue(**fields.read_struct(value, _QUEUE_KEYS, ("name",), "a name"))
 
 
 def _parse_partitions(value: object) -> tuple[Partition, ...]:
@@ -112,7 +138,6 @@ class _Kind(NamedTuple):
     required: tuple[str, ...] = ()
 
 
-_SLOT_TYPE: Final = fields.one_of(*get_args(SlotType))
 _KINDS: Final[Mapping[str, _Kind]] = {
     PlainHost.type: _Kind(PlainHost, {"ssh": _WORD, "env": fields.parse_plain_env}, ("ssh",)),
     SlurmHost.type: _Kind(
@@ -123,28 +148,22 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             "cpu_partitions": _NAMES,
             "account": _WORD,
             "qos": _WORD,
-            "mem": fields.parse_memory,
             "exclude": _WORDS,
             "wckey": _WORD,
-            "sbatch_args": fields.parse_arguments,
-            "slot_type": _SLOT_TYPE,
-            "tres_supported": _FLAG,
-            "gres_supported": _FLAG,
-            "gpu_type": _WORD,
-            "slots_per_node": _POSITIVE,
+            "job_project_source": parse_project_source,
+            **_OF_SLURM,
         },
     ),
     PbsHost.type: _Kind(
         PbsHost,
         {
             "ssh": _WORD,
-            "queues": _NAMES,
+            "queues": fields.listed(_parse_queue),
+            "cpu_queues": _NAMES,
             "account": _WORD,
             "project": _WORD,
-            "pbsbatch_args": fields.parse_arguments,
-            "slot_type": _SLOT_TYPE,
-            "gres_supported": _FLAG,
-            "slots_per_node": _POSITIVE,
+            "job_project_source": parse_project_source,
+            **_OF_PBS,
         },
     ),
     TpuHost.type: _Kind(

@@ -57,6 +57,23 @@ class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options: tuple[str, ...] = ()
 
 
+class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a method or an entry says for hosts with SLURM, in place of the host's: `sbatch_args` are added to these."""
+
+    partition: str | None = None
+    gpu_type: str | None = None
+    slots_per_node: int | None = None
+    sbatch_args: tuple[str, ...] = ()
+
+
+class PbsOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a method or an entry says for hosts with PBS, in place of the host's: `pbsbatch_args` are added to these."""
+
+    queue: str | None = None
+    slots_per_node: int | None = None
+    pbsbatch_args: tuple[str, ...] = ()
+
+
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """Directories that the hosts of a cluster have in common, as those hosts see them. None: not configured.
 
@@ -142,11 +159,21 @@ class PlainHost(Host, frozen=True, kw_only=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """A partition of SLURM; jobs that no rule sends elsewhere go to the default one. `constraint`: node features."""
+    """A partition of SLURM; jobs that no rule sends elsewhere go to the default one. `constraint`: node features.
+
+    What is set of the others counts in it instead of the host's; `sbatch_args` are added to the host's.
+    """
 
     name: str
     default: bool = False
     constraint: str | None = None
+    mem: str | None = None
+    slot_type: SlotType | None = None
+    tres_supported: bool | None = None
+    gres_supported: bool | None = None
+    gpu_type: str | None = None
+    slots_per_node: int | None = None
+    sbatch_args: tuple[str, ...] = ()
 
 
 class SlurmHost(Host, frozen=True, kw_only=True):
@@ -158,7 +185,8 @@ class SlurmHost(Host, frozen=True, kw_only=True):
     `exclude` are nodes that are not used. `sbatch_args` are added to every submission. `slot_type` says what a slot is,
     `tres_supported` and `gres_supported` which of SLURM's ways to ask for GPUs the site has configured, `gpu_type` the
     GRES type to ask for instead of the one that `gres_mapping` tells, `slots_per_node` how many slots a node has (None:
-    ask SLURM).
+    ask SLURM). `job_project_source` says where the wckey of a job comes from (see hosts/options.py), `wckey` the one of
+    jobs for which there is none.
     """
 
     type: ClassVar[str] = "slurm"
@@ -172,6 +200,7 @@ class SlurmHost(Host, frozen=True, kw_only=True):
     mem: str | None = None
     exclude: tuple[str, ...] = ()
     wckey: str | None = None
+    job_project_source: str | None = None
     sbatch_args: tuple[str, ...] = ()
     slot_type: SlotType = "cuda"
     tres_supported: bool = True
@@ -189,18 +218,31 @@ class SlurmHost(Host, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, clusters=name)
 
 
+class PbsQueue(msgspec.Struct, frozen=True):
+    """A queue of PBS. What is set counts in it instead of the host's; `pbsbatch_args` are added to the host's."""
+
+    name: str
+    slot_type: SlotType | None = None
+    gres_supported: bool | None = None
+    slots_per_node: int | None = None
+    pbsbatch_args: tuple[str, ...] = ()
+
+
 class PbsHost(Host, frozen=True, kw_only=True):
     """A machine with the commands of PBS. `ssh` None: the machine on which the dispatcher runs.
 
-    `queues` in order of preference; empty: the one that PBS itself takes. The other fields are as those of SlurmHost.
+    `queues` in order of preference; empty: the one that PBS itself takes. `cpu_queues` are for jobs without GPUs. The
+    other fields are as those of SlurmHost; the project is what a wckey is there.
     """
 
     type: ClassVar[str] = "pbs"
 
     ssh: str | None = None
-    queues: tuple[str, ...] = ()
+    queues: tuple[PbsQueue, ...] = ()
+    cpu_queues: tuple[str, ...] = ()
     account: str | None = None
     project: str | None = None
+    job_project_source: str | None = None
     pbsbatch_args: tuple[str, ...] = ()
     slot_type: SlotType = "cuda"
     gres_supported: bool = True

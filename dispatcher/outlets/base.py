@@ -15,7 +15,7 @@ import msgspec
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import DispatcherError
-from dispatcher.hosts.types import Location
+from dispatcher.hosts.types import Location, PbsOptions, SlurmOptions
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.node.setup import NodeSetup
 from dispatcher.provenance.origin import Origin
@@ -61,7 +61,8 @@ class Request(msgspec.Struct, frozen=True):
     `chip` is the kind of GPU (`h100`), empty for any. `gpus` is the number over all `nodes`. `cpus` and `memory_mib`
     are for each node; None: what the outlet gives by default. `gpu_memory_mib` is what the attempt takes of each of its
     GPUs: only the local outlet goes by it, which does not go by `nodes`. `only` are the indices among which its GPUs
-    are chosen, empty for any: other outlets refuse it.
+    are chosen, empty for any: other outlets refuse it. `slurm` and `pbs` are for hosts of these types alone, and
+    `projects` are pairs of a `job_project_source` that a configured host has, and what that is for the job.
     """
 
     gpus: int | None = None
@@ -71,6 +72,9 @@ class Request(msgspec.Struct, frozen=True):
     nodes: int = 1
     gpu_memory_mib: int | None = None
     only: tuple[int, ...] = ()
+    slurm: SlurmOptions | None = None
+    pbs: PbsOptions | None = None
+    projects: tuple[tuple[str, str], ...] = ()
 
 
 class Slot(msgspec.Struct, frozen=True, omit_defaults=True):

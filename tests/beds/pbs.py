@@ -43,7 +43,9 @@ class PbsBed:
         self.conf = self.directory / "pbs.conf"
         self.conf.write_text(f"PBS_EXEC={self.directory}\nPBS_SERVER={pbs_state.SERVER}\nPBS_HOME=/var/spool/pbs\n")
         self._state = pbs_state.State(os.fspath(self.directory))
-        self._state.write(pbs_state.fresh(nodes, **config))
+        # An administrator defines what the nodes have beyond a fresh server's resources, GPUs for example.
+        resources = dict.fromkeys([*pbs_state.RESOURCES, *(name for has in nodes.values() for name in has)])
+        self._state.write(pbs_state.fresh(nodes, **{"resources": list(resources), **config}))
         (self.directory / "calls").touch()
         self.bin.mkdir()
         for program in PROGRAMS:

@@ -38,8 +38,8 @@ def submit(bed: PbsBed, tmp_path: Path, text: str, *words: str) -> str:
         (("-l", "select=1:nonsense=1"), 187, "qsub: Unknown resource: nonsense"),
         (("-l", "select=1:ncpus"), 166, "qsub: Illegal attribute or resource value"),
         (("-l", "select=1:ncpus=x"), 166, "qsub: Illegal attribute or resource value"),
-        (("-l", "select=1:ncpus=1", "-l", "ncpus=1"), 5, "must be in the select specification"),
-        (("-l", "place=scatter"), 7, "cannot be used without"),
+        (("-l", "select=1:ncpus=1", "-l", "ncpus=1"), 5, 'cannot be used with "select" or "place"'),
+        (("-l", "place=scatter"), 7, 'Cannot have "place" without'),
         (("-l", "select=1:ncpus=1", "-l", "place=apart"), 166, "qsub: Illegal attribute or resource value"),
         (("-l", "walltime=soon"), 166, "qsub: Illegal attribute or resource value"),
         (("-N", "1st"), 2, "qsub: illegal -N value"),
@@ -80,14 +80,32 @@ def test_jobs_that_cannot_be_asked_for(pbs: PbsBed, tmp_path: Path) -> None:
     unknown = call(pbs, "qstat", "-x", "-f", "-F", "json", "99", job)
     assert (unknown.returncode, unknown.stderr) == (153, "qstat: Unknown Job Id 99.pbs\n")
     assert json.loads(unknown.stdout)["Jobs"][job]["Exit_status"] == 3
+    at_once = call(pbs, "qstat", "-x", "-E", "-f", "-F", "json", "99", job)
+    assert (at_once.returncode, at_once.stderr, list(json.loads(at_once.stdout)["Jobs"])) == (0, "", [job])
+    none = call(pbs, "qstat", "-x", "-E", "-f", "-F", "json", "98", "99")
+    assert (none.returncode, none.stderr) == (153, "qstat: Unknown Job Id 98.pbs\n")
     assert call(pbs, "qdel", job).returncode == 35
     assert call(pbs, "qdel", "99").returncode == 153
     pbs.configure(history=False)
-    assert call(pbs, "qstat", "-x", "-f", "-F", "json", job).returncode == 36
-    assert call(pbs, "qselect", "-x").returncode == 36
+    forgotten = call(pbs, "qstat", "-x", "-f", "-F", "json", job)
+    assert (forgotten.returncode, "Jobs" in forgotten.stdout) == (0, False)
+    assert "not configured to maintain job history" in forgotten.stderr
+    assert call(pbs, "qselect", "-x").returncode == 0
     with pbs.without_server():
         away = call(pbs, "qstat", "-f", "-F", "json", job)
-        assert (away.returncode, away.stdout) == (162, "")
+        assert (away.returncode, "Jobs" in away.stdout) == (255, False)
+        assert call(pbs, "qsub", os.fspath(tmp_path)).returncode == 162
+
+
+def test_both_versions_of_several_ids(pbs: PbsBed, tmp_path: Path) -> None:
+    jobs = [submit(pbs, tmp_path, "true") for _ in range(2)]
+
+    def shown(*options: str) -> list[str]:
+        return list(json.loads(pbs.run("qstat", *options, "-x", "-f", "-F", "json", *jobs))["Jobs"])
+
+    assert (shown(), shown("-E")) == (jobs[:1], jobs)
+    pbs.configure(shows_first_only=False)
+    assert (shown(), shown("-E")) == (jobs, jobs)
 
 
 def ended(bed: PbsBed, job: str) -> tuple[str, Any, int]:
@@ -161,7 +179,8 @@ def test_room_on_nodes(pbs: PbsBed, tmp_path: Path) -> None:
 def test_tasks_on_other_nodes(pbs: PbsBed, tmp_path: Path) -> None:
     """They have the job's environment and output, not those of pbs_tmrsh."""
     text = (
-        "export MINE=1; trap '' TERM; pbs_tmrsh node2 bash -c 'echo $PBS_NODENUM ${MINE-none}; exit 4' >/dev/null;"
+        f"PATH=$PATH:{pbs.bin}; export MINE=1; trap '' TERM; "
+        "pbs_tmrsh node2 bash -c 'echo $PBS_NODENUM ${MINE-none}; exit 4' >/dev/null;"
         "echo $?; pbs_tmrsh node2 bash -c 'kill -TERM $$'; echo $?; pbs_tmrsh node3 true; echo $?"
     )
     job = submit(pbs, tmp_path, text, "-l", "select=2:ncpus=1", "-l", "place=scatter")

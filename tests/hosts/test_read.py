@@ -18,6 +18,7 @@ from dispatcher.hosts.types import (
     Hosts,
     Partition,
     PbsHost,
+    PbsQueue,
     PlainHost,
     SlurmHost,
     TpuHost,
@@ -210,7 +211,7 @@ gres_mapping: {4090: [gpu:rtx4090, rtx_4090, rtx4090]}
         name="2",
         cluster="pbs1",
         ssh="hpc2",
-        queues=("workq", "gpuq"),
+        queues=(PbsQueue("workq"), PbsQueue("gpuq")),
         account="a",
         project="p",
         pbsbatch_args=("-m", "n"),
@@ -442,3 +443,51 @@ def test_variables_that_say_which_gpus_are_used(tmp_path: Path) -> None:
     assert fault.endswith('CUDA_VISIBLE_DEVICES is "0,1": which GPUs a job gets is decided by the scheduler')
     (of_cluster,) = faults(tmp_path, "clusters: {c: {env: {CUDA_VISIBLE_DEVICES: '0'}}}")
     assert of_cluster.endswith("CUDA_VISIBLE_DEVICES is of one host: set it in `env` of the host")
+
+
+def test_settings_of_partitions_and_queues(tmp_path: Path) -> None:
+    """Of those keys that say what jobs ask for; they count in place of the host's."""
+    hosts = loaded(
+        tmp_path,
+        """
+hosts:
+  a:
+    type: slurm
+    partitions:
+      - {name: cpu, slot_type: cpu, mem: 8G}
+      - {name: old, gpu_type: k80, slots_per_node: 2, sbatch_args: --nice}
+    job_project_source: label:team
+  b:
+    type: pbs
+    queues: [gpu, {name: whole, gres_supported: false, slots_per_node: 8, pbsbatch_args: [-l, select=1:fs=home]}]
+    cpu_queues: cpu
+    job_project_source: user
+""",
+    )
+    assert hosts.hosts["a"] == SlurmHost(
+        name="a",
+        cluster="a",
+        partitions=(
+            Partition("cpu", slot_type="cpu", mem="8192M"),
+            Partition("old", gpu_type="k80", slots_per_node=2, sbatch_args=("--nice",)),
+        ),
+        job_project_source="label:team",
+    )
+    assert hosts.hosts["b"] == PbsHost(
+        name="b",
+        cluster="b",
+        queues=(
+            PbsQueue("gpu"),
+            PbsQueue("whole", gres_supported=False, slots_per_node=8, pbsbatch_args=("-l", "select=1:fs=home")),
+        ),
+        cpu_queues=("cpu",),
+        job_project_source="user",
+    )
+
+
+def test_faults_of_queues_and_of_the_source_of_projects(tmp_path: Path) -> None:
+    text = "hosts: {b: {type: pbs, queues: [{name: gpu, slot_typ: cpu}], job_project_source: project}}\n"
+    assert faults(tmp_path, text) == [
+        "hosts.b.queues[0].slot_typ: unknown key (did you mean 'slot_type'?)",
+        'hosts.b.job_project_source = "project": expected workspace, user, label or label:KEY, a key of entries',
+    ]

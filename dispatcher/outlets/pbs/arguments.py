@@ -5,8 +5,10 @@ from __future__ import annotations
 import getopt
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from dispatcher.errors import ConfigError
 from dispatcher.hosts.types import PbsHost
@@ -35,21 +37,29 @@ _CONTROLLED: Final = {
 }
 _CONTROLLED_ATTRIBUTES: Final = {"umask": "-W umask=0022", "block": "qsub must return at once"}
 # Old ways to ask for what `select` asks for: PBS refuses both at once.
-_OF_SELECT: Final = ("select", "place", "nodes", "ncpus", "ngpus", "mem", "vmem", "nodect", "mpiprocs", "ompthreads")
+_OF_SELECT: Final = ("nodes", "ncpus", "ngpus", "mem", "vmem", "nodect", "mpiprocs", "ompthreads")
 
 
-def arguments(host: PbsHost, name: str, output: str, resources: Sequence[str]) -> list[str]:
-    """The arguments of qsub without the script; raises ConfigError for a `pbsbatch_args` that contradicts them."""
+class Added(msgspec.Struct, frozen=True, kw_only=True):
+    """What `pbsbatch_args` add: options with their values, and resources of each chunk by name."""
+
+    options: tuple[tuple[str, str], ...] = ()
+    of_chunks: Mapping[str, str] = {}
+
+
+def arguments(
+    host: PbsHost, name: str, output: str, resources: Sequence[str], project: str | None, added: Added
+) -> list[str]:
+    """The arguments of qsub without the queue and the script; ConfigError for `added` ones that contradict them."""
     options = ["-N", name, "-r", "n", "-W", "umask=0022", "-S", "/bin/bash", "-j", "oe", "-o", output_path(output)]
-    if host.queues:
-        options += ["-q", host.queues[0]]
-    if host.project:
-        options += ["-P", host.project]
+    if project:
+        options += ["-P", project]
     if host.account:
         options += ["-A", host.account]
     options += resources
-    check(host, options)
-    return [*options, *host.pbsbatch_args]
+    if faults := contradictions(host, options, added):
+        raise ConfigError.of(_place(host), faults)
+    return [*options, *(word for option in added.options for word in option if word)]
 
 
 def output_path(path: str) -> str:
@@ -57,19 +67,68 @@ def output_path(path: str) -> str:
     return path if _OUTPUT_PATH.fullmatch(path) else "/dev/null"
 
 
-def check(host: PbsHost, options: Sequence[str]) -> None:
-    """Raise ConfigError when `pbsbatch_args` is no list of options, or contradicts one of `options`."""
-    where = f"hosts.{host.name}.pbsbatch_args"
-    set_here = dict(getopt.getopt(list(options), OPTIONS)[0])
+def read(host: PbsHost) -> Added:
+    """`pbsbatch_args` of the host; ConfigError when they are no list of options."""
     try:
-        added, rest = getopt.getopt(list(host.pbsbatch_args), OPTIONS)
+        found, rest = getopt.getopt(list(host.pbsbatch_args), OPTIONS)
     except getopt.GetoptError as error:
-        raise ConfigError(f"{where}: {error.msg}: qsub knows {_known()}") from None
+        raise ConfigError(f"{_place(host)}: {error.msg}: qsub knows {_known()}") from None
     if rest:
-        raise ConfigError(f"{where}: {rest[0]!r} is no option of qsub: an option and its value are two list members")
-    for option, value in added:
-        for word, reason in _contradictions(option, value, set_here, options):
-            raise ConfigError(f"{where}: {word} contradicts what the dispatcher sets ({reason}): remove it")
+        raise ConfigError(f"{_place(host)}: {rest[0]!r} is no option of qsub: an option and its value are two words")
+    selects, options = [], []
+    for option, value in found:
+        parts = _split(value, ",") if option == "-l" else [value]
+        selects += [part for part in parts if _is_select(option, part)]
+        left = [part for part in parts if not _is_select(option, part)]
+        options += [(option, ",".join(left))] if left else []
+    try:
+        return Added(options=tuple(options), of_chunks=_of_chunks(selects))
+    except ValueError as error:
+        raise ConfigError(f"{_place(host)}: {error}") from None
+
+
+def _is_select(option: str, value: str) -> bool:
+    return option == "-l" and value.partition("=")[0].strip() == "select"
+
+
+def _of_chunks(selects: Iterable[str]) -> dict[str, str]:
+    """The resources of the chunks of `select=...`; how many chunks there are is for the outlet to say.
+
+    ValueError where two chunks differ, because all of the outlet's get the same.
+    """
+    found: dict[str, str] = {}
+    for select in selects:
+        for chunk in _split(select.partition("=")[2], "+"):
+            for part in _split(chunk, ":"):
+                name, equals, value = part.strip().partition("=")
+                if equals and found.setdefault(name, value) != value:
+                    raise ValueError(
+                        f"-l {select}: chunks differ in {name} ({found[name]} and {value}); the dispatcher sets the "
+                        "chunks, and each gets the same"
+                    )
+    return found
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The parts of a value of qsub, in which quotes protect a separator."""
+    quoted = r"""\"[^"]*\"|'[^']*'"""
+    return [part for part in re.findall(rf"(?:{quoted}|[^{re.escape(separator)}])+", text) if part]
+
+
+def _place(host: PbsHost) -> str:
+    return f"pbsbatch_args for {host.name}"
+
+
+def contradictions(host: PbsHost, options: Sequence[str], added: Added) -> list[str]:
+    """What of the added options contradicts one of `options`, and why it has to be as it is."""
+    set_here = dict(getopt.getopt(list(options), OPTIONS)[0])
+    if host.queues:
+        set_here["-q"] = " or ".join(queue.name for queue in host.queues)
+    return [
+        f"{word} contradicts what the dispatcher sets ({reason}): remove it"
+        for option, value in added.options
+        for word, reason in _contradictions(option, value, set_here, options)
+    ]
 
 
 def _contradictions(
@@ -85,7 +144,7 @@ def _contradictions(
                 yield f"-W {value}", _CONTROLLED_ATTRIBUTES[name]
     elif letter == "l":
         ours_of_l = [text for flag, text in itertools.pairwise(options) if flag == "-l"]
-        for name in (part.partition("=")[0].strip() for part in value.split(",")):
+        for name in (part.partition("=")[0].strip() for part in _split(value, ",")):
             yield from ((f"-l {value}", f"-l {text}") for text in ours_of_l if _is_same_resource(name, text))
     elif option in set_here and set_here[option] != value:
         yield f"{option} {value}", f"{option} {set_here[option]}"
@@ -95,7 +154,7 @@ def _is_same_resource(name: str, ours: str) -> bool:
     our_name = ours.partition("=")[0]
     if our_name == "place":
         return name == "place"
-    return name == our_name or (our_name == "select" and name in _OF_SELECT and name != "place")
+    return name == our_name or (our_name == "select" and name in _OF_SELECT)
 
 
 def _known() -> str:

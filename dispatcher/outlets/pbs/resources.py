@@ -14,12 +14,13 @@ because nothing else keeps two jobs from using the same GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from dispatcher.hosts.types import PbsHost
+from dispatcher.hosts.types import PbsHost, PbsOptions, PbsQueue
 from dispatcher.outlets.base import Request
 
 # The custom resource by which sites with several kinds of GPUs tell them apart.
@@ -31,6 +32,34 @@ class Chunk(msgspec.Struct, frozen=True):
 
     nodes: int
     gpus: int
+
+
+def host_for(host: PbsHost, request: Request) -> PbsHost:
+    """The host as it is for this request: the queues that may take it, and what these and the request's options set."""
+    options = request.pbs or PbsOptions()
+    queues = _queues(host, request, options)
+    first = queues[0] if queues else PbsQueue("")
+    settings = msgspec.structs.replace
+    return settings(
+        host,
+        # A job has one shape, so queues where it would have another one cannot take it in place of the first.
+        queues=tuple(queue for queue in queues if settings(queue, name="") == settings(first, name="")),
+        cpu_queues=(),
+        slot_type=first.slot_type or host.slot_type,
+        gres_supported=host.gres_supported if first.gres_supported is None else first.gres_supported,
+        slots_per_node=options.slots_per_node or first.slots_per_node or host.slots_per_node,
+        pbsbatch_args=(*host.pbsbatch_args, *first.pbsbatch_args, *options.pbsbatch_args),
+    )
+
+
+def _queues(host: PbsHost, request: Request, options: PbsOptions) -> Sequence[PbsQueue]:
+    """Those for such a request, the preferred first."""
+    names: Sequence[str] = (options.queue,) if options.queue else () if request.gpus else host.cpu_queues
+    if names:
+        known = {queue.name: queue for queue in host.queues}
+        return [known.get(name, PbsQueue(name)) for name in names]
+    with_gpus = [queue for queue in host.queues if (queue.slot_type or host.slot_type) != "cpu"]
+    return with_gpus if request.gpus and with_gpus else host.queues
 
 
 def refuses(host: PbsHost, request: Request) -> str:
@@ -65,9 +94,11 @@ def node_count(host: PbsHost, request: Request) -> int:
     return sum(chunk.nodes for chunk in chunks(host, request))
 
 
-def resource_arguments(host: PbsHost, request: Request, walltime_s: float | None) -> list[str]:
-    """The `-l` arguments of qsub."""
-    select = "+".join(_chunk_text(host, request, chunk) for chunk in chunks(host, request))
+def resource_arguments(
+    host: PbsHost, request: Request, walltime_s: float | None, of_chunks: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """The `-l` arguments of qsub; each chunk also gets the resources `of_chunks` that are not set by the request."""
+    select = "+".join(_chunk_text(host, request, chunk, of_chunks) for chunk in chunks(host, request))
     arguments = ["-l", f"select={select}"]
     if place := _place(host, request):
         arguments += ["-l", f"place={place}"]
@@ -83,15 +114,19 @@ def walltime_text(seconds: float) -> str:
     return f"{hours:02d}:{minutes_left:02d}:{seconds_left:02d}"
 
 
-def _chunk_text(host: PbsHost, request: Request, chunk: Chunk) -> str:
-    words = [str(chunk.nodes), f"ncpus={request.cpus or max(1, chunk.gpus)}"]
+def _chunk_text(host: PbsHost, request: Request, chunk: Chunk, of_chunks: Mapping[str, str]) -> str:
+    found = {"ncpus": str(max(1, chunk.gpus)), **of_chunks}
+    found.pop("ngpus", None)
+    if request.cpus is not None:
+        found["ncpus"] = str(request.cpus)
     if chunk.gpus and host.gres_supported:
-        words.append(f"ngpus={chunk.gpus}")
+        found["ngpus"] = str(chunk.gpus)
     if request.memory_mib is not None:
-        words.append(f"mem={request.memory_mib}mb")
+        found["mem"] = f"{request.memory_mib}mb"
     if chunk.gpus and request.chip and len(host.chips) > 1:
-        words.append(f"{CHIP_RESOURCE}={request.chip}")
-    return ":".join(words)
+        found[CHIP_RESOURCE] = request.chip
+    first = [name for name in ("ncpus", "ngpus", "mem", CHIP_RESOURCE) if name in found]
+    return ":".join([str(chunk.nodes), *(f"{name}={found[name]}" for name in dict.fromkeys([*first, *found]))])
 
 
 def _place(host: PbsHost, request: Request) -> str:

@@ -14,8 +14,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from dispatcher.base.messages import shortened
 from dispatcher.errors import ConfigError, OutletError
-from dispatcher.hosts.types import PbsHost
+from dispatcher.hosts.options import project_of
+from dispatcher.hosts.types import PbsHost, PbsOptions
 from dispatcher.outlets.base import NOT_REACHED, Bundle, Key, Request
 from dispatcher.outlets.batch.scheduler import (
     Accepted,
@@ -27,13 +29,15 @@ from dispatcher.outlets.batch.scheduler import (
     Submitted,
 )
 from dispatcher.outlets.pbs import arguments, programs, resources, states
-from dispatcher.outlets.remote.operations import Confirm, Failed, Operation, Ran, Run
+from dispatcher.outlets.remote.operations import Confirm, Failed, Operation, Ran
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.workspace import Layout
 
 # So much longer than the attempt's own time limit is the job's: for the set-up before it and the grace period after it.
 _MARGIN_S: Final = 300.0
 _BATCH: Final = 100
+# Jobs in one answer: each is some 5 KB of JSON, more with -V, and an answer of 16 MiB is too long.
+_MOST_SHOWN: Final = 1000
 _JOB_ID: Final = re.compile(r"^\d+(\.[\w.-]+)?$", re.ASCII)
 _OUTPUT_FILE: Final = "output.log"
 _NODES_FILE: Final = "nodes.sh"
@@ -51,10 +55,19 @@ class PbsScheduler:
     def __init__(self, host: PbsHost, layout: Layout) -> None:
         self._host = host
         self._layout = layout
-        self._options("d", "/dev/null", Request(0), None)
+        for queue in host.queues or (None,):
+            options = None if queue is None else PbsOptions(queue=queue.name)
+            self._options("d", "/dev/null", Request(0, pbs=options), None)
 
     def refuses(self, request: Request) -> str:
-        return resources.refuses(self._host, request)
+        why = resources.refuses(resources.host_for(self._host, request), request)
+        if why:
+            return why
+        try:
+            self._options("d", "/dev/null", request, None)
+        except ConfigError as error:
+            return " ".join(str(error).split())
+        return ""
 
     def scripts(self, submission: Submission) -> Mapping[str, bytes]:
         script = submission.layout.submission_script(submission.name)
@@ -81,7 +94,7 @@ class PbsScheduler:
         return files
 
     def launcher(self, request: Request) -> Sequence[str]:
-        if resources.node_count(self._host, request) == 1:
+        if resources.node_count(resources.host_for(self._host, request), request) == 1:
             return ()
         # The batch script tells where its submission's files are.
         return ("bash", "-c", f'exec bash "$DISPATCHER_SUBMISSION_DIR/{_NODES_FILE}" "$@"', "nodes")
@@ -94,7 +107,8 @@ class PbsScheduler:
         except ConfigError as error:
             # Only a walltime can be new here: that of an attempt with a time limit.
             raise OutletError(str(error)) from None
-        return Run(words=["qsub", *options, os.fspath(script)])
+        queues = resources.host_for(self._host, submission.request).queues
+        return programs.submit([queue.name for queue in queues], [*options, os.fspath(script)])
 
     def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
         if isinstance(answer, Failed):
@@ -106,18 +120,18 @@ class PbsScheduler:
         if ran.exit_code is None or ran.exit_code < 0 or ran.exit_code in programs.TRANSIENT:
             # What has failed may be the answer.
             return Doubtful(why=_words("qsub", ran))
-        return Refused(why=_words("qsub", ran), is_transient=ran.exit_code in programs.BUSY)
+        return Refused(why=_words("qsub", ran) + _cure(ran), is_transient=ran.exit_code in programs.BUSY)
 
     def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
-        ids = _unique(attempt.handle for attempt in attempts if attempt.handle)
-        names = _unique(attempt.name for attempt in attempts if not attempt.handle)
-        return [programs.query(ids, names)] if attempts else []
+        return [programs.query(ids, names) for ids, names in _questions(attempts)]
 
     def states(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
-        jobs: dict[str, states.PbsJob] = {}
-        for answer in answers:
-            jobs |= _jobs(answer, [attempt.handle for attempt in attempts if attempt.handle])
-        return _states_of(attempts, jobs.values())
+        jobs: list[states.PbsJob] = []
+        for (ids, _), answer in zip(_questions(attempts), answers, strict=True):
+            found = _jobs(answer, ids)
+            _check_complete(answer, ids, found)
+            jobs += found.values()
+        return _states_of(attempts, jobs)
 
     def detail(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
         """By name: an id may be one that another job has got meanwhile."""
@@ -125,7 +139,8 @@ class PbsScheduler:
         return [programs.query((), names)] if names else []
 
     def details(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
-        return self.states(attempts, answers)
+        named = [attempt.handle for attempt in attempts if attempt.handle]
+        return _states_of(attempts, [job for answer in answers for job in _jobs(answer, named).values()])
 
     def cancel(self, attempts: Sequence[Submitted], *, force: bool) -> Sequence[Operation]:
         ids = _unique(attempt.handle for attempt in attempts if attempt.handle)
@@ -168,13 +183,24 @@ class PbsScheduler:
         return Limits(in_flight=min((each for each in most if each is not None), default=None))
 
     def _options(self, name: str, output: str, request: Request, walltime_s: float | None) -> list[str]:
-        wanted = resources.resource_arguments(self._host, request, walltime_s)
-        return arguments.arguments(self._host, name, output, wanted)
+        host = resources.host_for(self._host, request)
+        added = arguments.read(host)
+        wanted = resources.resource_arguments(host, request, walltime_s, added.of_chunks)
+        project = project_of(host, self._layout.root.name, dict(request.projects))
+        return arguments.arguments(host, name, output, wanted, project, added)
 
     def _walltime_s(self, submission: Submission) -> float | None:
         if not submission.time_limit_s:
             return None
         return len(_members(submission)) * (submission.time_limit_s + _MARGIN_S)
+
+
+def _questions(attempts: Sequence[Submitted]) -> list[tuple[list[str], list[str]]]:
+    """The ids of jobs and the names without an id to ask for, so many at once that the answer is not too long."""
+    ids = _unique(attempt.handle for attempt in attempts if attempt.handle)
+    names = _unique(attempt.name for attempt in attempts if not attempt.handle)
+    most = max(len(ids), len(names))
+    return [(ids[at : at + _MOST_SHOWN], names[at : at + _MOST_SHOWN]) for at in range(0, most, _MOST_SHOWN)]
 
 
 def _members(submission: Submission) -> Sequence[int]:
@@ -203,12 +229,28 @@ def _words(program: str, ran: Ran) -> str:
     return f"{prefix}{said} (exit status {ran.exit_code})" if said else f"{program}: exit status {ran.exit_code}"
 
 
+def _cure(ran: Ran) -> str:
+    """What to do about a resource that the server does not know: sites define those for GPUs themselves."""
+    if ran.exit_code != programs.UNKNOWN_RESOURCE:
+        return ""
+    if "ngpus" in ran.err:
+        return (
+            '. An administrator defines it (qmgr -c "create resource ngpus type=long, flag=hn", and in `resources` of '
+            "sched_config), or `gres_supported: false` of the host takes whole nodes"
+        )
+    if resources.CHIP_RESOURCE in ran.err:
+        return (
+            f'. An administrator defines it (qmgr -c "create resource {resources.CHIP_RESOURCE} type=string, flag=h")'
+        )
+    return ""
+
+
 def _unique(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(words))
 
 
 def _jobs(answer: Any, asked: Sequence[str]) -> dict[str, states.PbsJob]:
-    """The jobs of one listing. Raises OutletError unless every job that it lacks is surely one that PBS does not know.
+    """The jobs of an answer; OutletError for one that is none, or that complains of something else than a job.
 
     The texts of errors differ between versions, but each names its job.
     """
@@ -217,7 +259,7 @@ def _jobs(answer: Any, asked: Sequence[str]) -> dict[str, states.PbsJob]:
     ran = _ran(answer)
     if ran.exit_code not in (0, programs.UNKNOWN_JOB, programs.FINISHED_JOB):
         raise OutletError(_words("qstat", ran))
-    strange = [line for line in ran.err.splitlines() if line.strip() and not any(name in line for name in asked)]
+    strange = [line for line in ran.err.splitlines() if line.strip() and not any(_names(line, one) for one in asked)]
     if ran.exit_code != 0 and strange:
         raise OutletError(_words("qstat", ran))
     if ran.out.strip():
@@ -226,6 +268,22 @@ def _jobs(answer: Any, asked: Sequence[str]) -> dict[str, states.PbsJob]:
         # An answer without jobs is JSON too.
         raise OutletError("qstat: it printed nothing (exit status 0)")
     return {}
+
+
+def _check_complete(answer: Any, asked: Sequence[str], jobs: Iterable[str]) -> None:
+    """OutletError for an answer that lacks a job without a complaint that names it: that is no absence."""
+    shown = {_number(name) for name in jobs}
+    silent = [name for name in asked if _number(name) not in shown and not _names(_ran(answer).err, name)]
+    if silent:
+        raise OutletError(f"qstat: it neither shows {', '.join(shortened(silent))} nor says why not")
+
+
+def _names(complaint: str, job_id: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(job_id)}(?!\w)", complaint) is not None
+
+
+def _number(job_id: str) -> str:
+    return job_id.partition(".")[0]
 
 
 def _states_of(attempts: Sequence[Submitted], jobs: Iterable[states.PbsJob]) -> dict[Key, JobState]:

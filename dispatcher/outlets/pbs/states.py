@@ -26,6 +26,7 @@ The script ends with REFUSED when it was run before: PBS has taken the job from 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping
@@ -103,27 +104,37 @@ class PbsJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_jobs(text: str) -> dict[str, PbsJob]:
-    """The jobs of an answer by id; raises OutletError when it is none.
+    """The jobs of one listing, or of several, by id; raises OutletError for what is none.
 
     Before OpenPBS 23 the environment of a job is printed without escapes, so that a variable with a line break makes
-    the whole answer invalid. Then it is read without the environments.
+    the whole listing invalid. Then it is read without the environments.
     """
-    document = _decode(text)
-    jobs = document.get("Jobs") or {}
-    if not isinstance(jobs, dict):
-        raise OutletError(f"qstat: 'Jobs' is no object: {str(jobs)[:200]}")
-    return {name: _read_job(name, job) for name, job in jobs.items() if isinstance(job, dict)}
+    found: dict[str, PbsJob] = {}
+    for document in _decode(text):
+        jobs = document.get("Jobs") or {}
+        if not isinstance(jobs, dict):
+            raise OutletError(f"qstat: 'Jobs' is no object: {str(jobs)[:200]}")
+        found |= {name: _read_job(name, job) for name, job in jobs.items() if isinstance(job, dict)}
+    return found
 
 
-def _decode(text: str) -> Mapping[str, Any]:
+def _decode(text: str) -> list[Mapping[str, Any]]:
     for candidate in (text, _ENVIRONMENT.sub(r'\1"Variable_List": {},', text)):
-        try:
-            document, end = _DECODER.raw_decode(candidate.lstrip())
-        except ValueError:
-            continue
-        if isinstance(document, dict) and not candidate.lstrip()[end:].strip():
-            return document
+        with contextlib.suppress(ValueError):
+            return _objects(candidate.strip())
     raise OutletError(f"qstat -F json printed what is no JSON: {text[:200]!r}")
+
+
+def _objects(text: str) -> list[Mapping[str, Any]]:
+    """The JSON objects, one after the other; ValueError for what is none."""
+    found: list[Mapping[str, Any]] = []
+    while text or not found:
+        document, end = _DECODER.raw_decode(text)
+        if not isinstance(document, dict):
+            raise ValueError("no object")  # noqa: TRY004 -- as for what is no JSON
+        found.append(document)
+        text = text[end:].lstrip()
+    return found
 
 
 def _read_job(name: str, job: Mapping[str, Any]) -> PbsJob:

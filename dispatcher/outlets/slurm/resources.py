@@ -20,7 +20,7 @@ import math
 
 import msgspec
 
-from dispatcher.hosts.types import Hosts, Partition, SlurmHost
+from dispatcher.hosts.types import Hosts, Partition, SlurmHost, SlurmOptions
 from dispatcher.outlets.base import Request
 
 Option = tuple[str, str]
@@ -35,6 +35,25 @@ class Shape(msgspec.Struct, frozen=True):
     @property
     def gpus_per_node(self) -> int:
         return self.gpus // self.nodes
+
+
+def host_for(host: SlurmHost, request: Request) -> SlurmHost:
+    """The host as it is for this request: the partitions where it may run, and what these and its options set."""
+    options = request.slurm or SlurmOptions()
+    chosen = partitions_for(host, request)
+    first = chosen[0] if chosen else Partition("")
+    return msgspec.structs.replace(
+        host,
+        partitions=tuple(chosen),
+        cpu_partitions=(),
+        mem=first.mem or host.mem,
+        slot_type=first.slot_type or host.slot_type,
+        tres_supported=host.tres_supported if first.tres_supported is None else first.tres_supported,
+        gres_supported=host.gres_supported if first.gres_supported is None else first.gres_supported,
+        gpu_type=options.gpu_type or first.gpu_type or host.gpu_type,
+        slots_per_node=options.slots_per_node or first.slots_per_node or host.slots_per_node,
+        sbatch_args=(*host.sbatch_args, *first.sbatch_args, *options.sbatch_args),
+    )
 
 
 def refusal(host: SlurmHost, request: Request) -> str:
@@ -94,17 +113,27 @@ def partition_options(host: SlurmHost, request: Request) -> list[Option]:
 
 
 def partitions_for(host: SlurmHost, request: Request) -> list[Partition]:
-    """The partitions where it may run, the preferred first, all with one constraint; none: SLURM's own default."""
+    """The partitions where it may run, the preferred first; none: SLURM's own default."""
     chosen = _partitions(host, request)
-    # A job has one constraint, so partitions that need another one cannot be in its list.
-    return [partition for partition in chosen if partition.constraint == chosen[0].constraint]
+    # A job has one shape and one constraint, so partitions that need others cannot be in its list.
+    return [partition for partition in chosen if _settings(partition) == _settings(chosen[0])]
+
+
+def _settings(partition: Partition) -> Partition:
+    return msgspec.structs.replace(partition, name="", default=False)
 
 
 def _partitions(host: SlurmHost, request: Request) -> list[Partition]:
-    default_first = sorted(host.partitions, key=lambda partition: not partition.default)
-    if not shape_of(host, request).gpus and host.cpu_partitions:
-        known = {partition.name: partition for partition in host.partitions}
+    known = {partition.name: partition for partition in host.partitions}
+    if request.slurm is not None and request.slurm.partition:
+        name = request.slurm.partition
+        return [known.get(name, Partition(name))]
+    gpus = shape_of(host, request).gpus
+    if not gpus and host.cpu_partitions:
         return [known.get(name, Partition(name)) for name in host.cpu_partitions]
+    with_gpus = [partition for partition in host.partitions if (partition.slot_type or host.slot_type) != "cpu"]
+    usable = with_gpus if gpus and with_gpus else host.partitions
+    default_first = sorted(usable, key=lambda partition: not partition.default)
     if default_first and default_first[0].default and not request.chip:
         return default_first[:1]
     # Which of them has the chip, SLURM knows by the GRES type.

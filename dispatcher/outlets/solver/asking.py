@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -66,13 +66,14 @@ def asked_for(
     """What its outlet asks the scheduler for; or why it never can."""
     if isinstance(host, SlurmHost):
         return _asked_of_slurm(host, request, hosts, found)
-    return _asked_of_pbs(host, request)
+    return _asked_of_pbs(host, request, found)
 
 
 def _asked_of_slurm(
     host: SlurmHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None
 ) -> tuple[Need, Site] | str:
     asked = request.for_outlet()
+    host = slurm_resources.host_for(host, asked)
     why = slurm_resources.refusal(host, asked)
     if why:
         return why
@@ -80,8 +81,7 @@ def _asked_of_slurm(
         nodes = (node for queue in found.queues.values() for node in queue.nodes)
         hosts = gres.existing_first(hosts, {kind.lower() for node in nodes for kind in node.gpus})
     shape = slurm_resources.shape_of(host, asked)
-    partitions = slurm_resources.partitions_for(host, asked)
-    constraint = partitions[0].constraint if partitions else None
+    constraint = host.partitions[0].constraint if host.partitions else None
     excluded = slurm.expand_nodes(host.exclude)
 
     def usable(queue: Queue) -> list[Node]:
@@ -102,7 +102,7 @@ def _asked_of_slurm(
     site = Site(
         word="partition",
         program="SLURM",
-        names=tuple(partition.name for partition in partitions),
+        names=tuple(partition.name for partition in host.partitions),
         usable=usable,
         cure=(
             f"gres_mapping, or gpu_type of the host, must say what {request.chip} is called there"
@@ -113,8 +113,9 @@ def _asked_of_slurm(
     return need, site
 
 
-def _asked_of_pbs(host: PbsHost, request: HardwareRequest) -> tuple[Need, Site] | str:
+def _asked_of_pbs(host: PbsHost, request: HardwareRequest, found: BatchReport | None) -> tuple[Need, Site] | str:
     asked = request.for_outlet()
+    host = pbs_resources.host_for(host, asked)
     why = pbs_resources.refuses(host, asked)
     if why:
         return why
@@ -130,12 +131,18 @@ def _asked_of_pbs(host: PbsHost, request: HardwareRequest) -> tuple[Need, Site] 
     site = Site(
         word="queue",
         program="PBS",
-        # The one that jobs are submitted to.
-        names=host.queues[:1],
+        names=_submitted_to([queue.name for queue in host.queues], found),
         usable=lambda queue: [_seen(node, host.gres_supported, host.slots_per_node) for node in queue.nodes],
         cure=f"jobs ask for {pbs_resources.CHIP_RESOURCE}={request.chip}",
     )
     return need, site
+
+
+def _submitted_to(names: Sequence[str], found: BatchReport | None) -> tuple[str, ...]:
+    """Of queues of PBS the one that takes a job: the first that is open, else the first."""
+    queues = {} if found is None else found.queues
+    is_open = [name for name in names if name in queues and not queues[name].closed]
+    return tuple([*is_open, *names][:1])
 
 
 def _seen(node: Node, gres_supported: bool, slots_per_node: int | None) -> Node:

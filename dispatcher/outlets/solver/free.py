@@ -123,6 +123,8 @@ class FreeHardware:
             cpus=request.cpus,
             memory_mib=request.memory_mib,
             nodes=request.nodes,
+            slurm=request.slurm,
+            pbs=request.pbs,
         )
 
 

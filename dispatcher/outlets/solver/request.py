@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from dispatcher.hosts.types import PbsOptions, SlurmOptions
 from dispatcher.outlets.base import Request
 
 
@@ -11,7 +12,8 @@ class HardwareRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a job asks for. `min_chips` GPUs over all `nodes`, of any kind where `chip` is empty; 0: CPUs only.
 
     `memory_mib` and `cpus` are for each node; None: whatever there is. Hosts of the preferred clusters come before
-    others that are as good; those of excluded ones are not used.
+    others that are as good; those of excluded ones are not used. `slurm` and `pbs` are what it says for hosts of these
+    types.
     """
 
     chip: str = ""
@@ -21,12 +23,15 @@ class HardwareRequest(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     preferred_clusters: tuple[str, ...] = ()
     excluded_clusters: tuple[str, ...] = ()
+    slurm: SlurmOptions | None = None
+    pbs: PbsOptions | None = None
 
     def for_outlet(self) -> Request:
         """What an attempt would ask its outlet for."""
         return Request(
-            gpus=self.min_chips, chip=self.chip, cpus=self.cpus, memory_mib=self.memory_mib, nodes=self.nodes
-        )
+            gpus=self.min_chips, chip=self.chip, cpus=self.cpus, memory_mib=self.memory_mib, nodes=self.nodes,
+            slurm=self.slurm, pbs=self.pbs,
+        )  # fmt: skip
 
     @property
     def chips_text(self) -> str:

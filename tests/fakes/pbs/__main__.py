@@ -19,7 +19,9 @@ def main() -> int:
     try:
         if program != "pbs_tmrsh" and state.read()["config"]["down"]:
             print("Connection refused", file=sys.stderr)
-            raise Refusal(15010, "cannot connect to server pbs (errno=15010)")
+            if program == "qstat" and "json" in arguments:
+                pbs_commands.print_empty()
+            raise Refusal(255 if program == "qstat" else 15010, "cannot connect to server pbs (errno=15010)")
         return pbs_commands.PROGRAMS[program](state, arguments)
     except Refusal as refusal:
         print(f"{program}: {refusal.text}", file=sys.stderr)

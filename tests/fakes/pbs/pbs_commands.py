@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getopt
 import json
 import os
@@ -15,6 +16,8 @@ import pbs_mom
 import pbs_qsub
 from pbs_state import FINISHED, SERVER, Refusal
 
+# With which qstat and qselect exit with 0.
+NO_HISTORY = 15140
 JOB_ID = re.compile(r"(\d+)(\.[A-Za-z][\w.-]*)?")
 
 
@@ -51,14 +54,16 @@ def _each(program, ids, what):
 
 
 def qstat(state, words):
-    options, rest = _options("qstat", "afF:iQBxstTu:wnGMpHJ", words)
+    options, rest = _options("qstat", "aEfF:iQBxstTu:wnGMpHJ", words)
     flags = dict(options)
     if "-f" in flags and "-u" in flags:
         raise Refusal(2, "conflicting options")
-    if flags.get("-F") != "json" or "-f" not in flags:
-        raise Refusal(2, "the stand-in knows -f -F json only")
     data = state.read()
-    document = {"timestamp": int(time.time()), "pbs_version": "23.06.06", "pbs_server": SERVER}
+    if "-Q" in flags and "-f" in flags and "-F" not in flags:
+        return _print_queues(data, rest)
+    if flags.get("-F") != "json" or "-f" not in flags:
+        raise Refusal(2, "the stand-in knows -f -F json, and -Q -f of queues")
+    document = _head()
     if "-B" in flags:
         most = data["config"]["max_queued"]
         server = {"server_state": "Active", "default_queue": data["config"]["default_queue"]} | (
@@ -72,19 +77,39 @@ def qstat(state, words):
         _print({**document, "Queue": {name: _queue(queue, waiting.count(name)) for name, queue in queues}})
         return 0
     with_finished = "-x" in flags
-    if with_finished and not data["config"]["history"]:
-        raise Refusal(15140, "PBS is not configured to maintain job history")
     if not rest:
         rest = [one for one, job in data["jobs"].items() if with_finished or job["job_state"] not in FINISHED]
     found = {}
 
     def show(one):
         job_id = _known(data, one, finished=with_finished)
+        if with_finished and not data["config"]["history"]:
+            raise Refusal(NO_HISTORY, f"PBS is not configured to maintain job history {job_id}")
         found[job_id] = _job(state, job_id, data["jobs"][job_id])
 
-    failed = _each("qstat", rest, show)
+    if "-E" in flags and len(rest) > 1:
+        # One request for all: the server leaves out those that it refuses, unless it refuses all.
+        for one in rest:
+            with contextlib.suppress(Refusal):
+                show(one)
+        failed = 0 if found else _each("qstat", rest[:1], show)
+    else:
+        failed = _each("qstat", rest, show)
+    if data["config"]["shows_first_only"] and "-E" not in flags and len(rest) > 1:
+        found = dict(list(found.items())[:1])
     _print({**document, **({"Jobs": found} if found else {})})
-    return failed
+    return 0 if failed == NO_HISTORY & 0xFF else failed
+
+
+def _print_queues(data, names):
+    for name in names:
+        if name not in data["config"]["queues"]:
+            raise Refusal(15018, f"Unknown queue {name}")
+        print(f"Queue: {name}")
+        for key, value in _queue(data["config"]["queues"][name], 0).items():
+            print(f"    {key} = {value}")
+        print()
+    return 0
 
 
 def _queue(queue, waiting):
@@ -118,6 +143,15 @@ def _job(state, job_id, job):
     return {key: value for key, value in shown.items() if value not in (None, "")}
 
 
+def _head():
+    return {"timestamp": int(time.time()), "pbs_version": "23.06.06", "pbs_server": SERVER}
+
+
+def print_empty():
+    """What qstat prints besides its complaint when the server is away."""
+    _print(_head())
+
+
 def _print(document):
     """As qstat prints: the values of an environment as they are, whatever is in them."""
     raw = {}
@@ -145,7 +179,8 @@ def qselect(state, words):
     flags = dict(options)
     data = state.read()
     if "-x" in flags and not data["config"]["history"]:
-        raise Refusal(15140, "PBS is not configured to maintain job history")
+        print("qselect: PBS is not configured to maintain job history", file=sys.stderr)
+        return 0
     for job_id, job in data["jobs"].items():
         if (
             (job["job_state"] not in FINISHED or "-x" in flags)

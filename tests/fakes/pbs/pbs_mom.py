@@ -15,21 +15,25 @@ SIGNALS = (signal.SIGCHLD, signal.SIGUSR1)
 
 def environment(state, job_id, job, node=0):
     """That of every task of a job: what the server was given, and what the mom sets on each node."""
+    cpus = str(job["placed"][node]["takes"].get("ncpus", 1))
     return {
         **job["variables"],
         "HOME": os.path.expanduser("~"),
         "USER": job["user"],
         "LOGNAME": job["user"],
         "SHELL": "/bin/bash",
-        "PATH": os.path.join(state.directory, "bin") + ":/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        # As after a login whose /etc/profile.d knows nothing of PBS.
+        "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+        "PBS_CONF_FILE": os.path.join(state.directory, "pbs.conf"),
         "PBS_ENVIRONMENT": "PBS_BATCH",
         "PBS_JOBID": job_id,
         "PBS_JOBNAME": job["Job_Name"],
         "PBS_NODEFILE": os.path.join(state.job_folder(job_id), "nodefile"),
         "PBS_NODENUM": str(node),
         "PBS_QUEUE": job["queue"],
-        "NCPUS": "1",
-        "TMPDIR": "/tmp",
+        "NCPUS": cpus,
+        "OMP_NUM_THREADS": cpus,
+        "TMPDIR": os.path.join(state.job_folder(job_id), "tmp"),
     }
 
 
@@ -84,6 +88,7 @@ class Mom:
 
         os.chdir("/")
         job = self.job()
+        os.makedirs(os.path.join(self.state.job_folder(self.id), "tmp"), exist_ok=True)
         with open(os.path.join(self.state.job_folder(self.id), "nodefile"), "w", encoding="utf-8") as file:
             file.writelines(chunk["node"] + "\n" for chunk in job["placed"])
         self.shell = subprocess.Popen(

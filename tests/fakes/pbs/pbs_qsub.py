@@ -91,6 +91,8 @@ def _job(config, options, script):
         raise Refusal(15018, "Unknown queue")
     if not config["queues"][queue]["enabled"]:
         raise Refusal(15021, "Queue is not enabled")
+    if set(found.get("-P", "")) & set('/[]";:|<>+,?*@'):
+        raise Refusal(15014, "Illegal attribute or resource value project")
     attributes = _attributes(options)
     resources = _resources(config, [value for option, value in options if option == "-l"])
     user = pwd.getpwuid(os.getuid()).pw_name
@@ -159,9 +161,9 @@ def _resources(config, values):
             raise Refusal(15035, f"Unknown resource: {name}")
     old = [name for name in ("ncpus", "ngpus", "mem", "nodes") if name in asked]
     if "select" in asked and old:
-        raise Refusal(15109, f'Job resource "{old[0]}" must be in the select specification')
+        raise Refusal(15109, f'"-lresource=" cannot be used with "select" or "place", resource is: {old[0]}')
     if "place" in asked and "select" not in asked:
-        raise Refusal(15111, '"-lplace=" cannot be used without "select"')
+        raise Refusal(15111, 'Cannot have "place" without "select"')
     return {
         "select": _select(config, asked.get("select", "1:ncpus=1")),
         "place": _place(asked.get("place", "free")),
@@ -224,7 +226,10 @@ def _check_limits(data, job):
     waiting = [one for one in data["jobs"].values() if one["job_state"] not in "FM"]
     most = data["config"]["max_queued"]
     if most is not None and len(waiting) >= most:
-        raise Refusal(15142, "would exceed complex's per-user limit of jobs in 'Q' state")
+        raise Refusal(15142, "would exceed complex's per-user limit")
+    limit = data["config"]["queues"][job["queue"]].get("max_queued")
+    if limit is not None and len([one for one in waiting if one["queue"] == job["queue"]]) >= limit:
+        raise Refusal(15142, "would exceed queue generic's per-user limit")
     longest = data["config"]["queues"][job["queue"]].get("max_walltime_s")
     if longest is not None and (job["walltime_s"] or 0) > longest:
         raise Refusal(15036, "Job violates queue and/or server resource limits")

@@ -12,8 +12,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SERVER = "pbs"
-# Those of a fresh server; sites add their own.
-RESOURCES = ("ncpus", "ngpus", "mem", "vmem", "walltime", "cput", "host", "vnode", "arch", "mpiprocs", "ompthreads")
+# Those of a fresh server; sites add their own, GPUs among them.
+RESOURCES = ("ncpus", "mem", "vmem", "walltime", "cput", "host", "vnode", "arch", "mpiprocs", "ompthreads")
 FINISHED = "FMX"
 
 
@@ -38,6 +38,8 @@ def fresh(nodes, **config):
             "default_queue": "workq",
             "resources": list(RESOURCES),
             "max_queued": None,
+            # As OpenPBS since December 2023: of several ids, qstat without -E prints the first one in JSON.
+            "shows_first_only": True,
             "lossy": False,
             **config,
         },

@@ -7,22 +7,25 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import ConfigError
-from dispatcher.hosts.types import PbsHost
-from dispatcher.outlets.pbs.arguments import arguments, output_path
+from dispatcher.hosts.types import PbsHost, PbsQueue
+from dispatcher.outlets.pbs.arguments import arguments, output_path, read
 
 RESOURCES = ["-l", "select=1:ncpus=4:ngpus=4", "-l", "place=scatter", "-l", "walltime=01:00:00"]
 
 
-def made(*batch_args: str, **words: Any) -> list[str]:
+GPU = (PbsQueue("gpu"), PbsQueue("cpu"))
+
+
+def made(*batch_args: str, project: str | None = None, **words: Any) -> list[str]:
     host = PbsHost(name="hpc", cluster="hpc", pbsbatch_args=batch_args, **words)
-    return arguments(host, "d-0123", "/w/output.log", RESOURCES)
+    return arguments(host, "d-0123", "/w/output.log", RESOURCES, project, read(host))
 
 
 def test_all_of_them() -> None:
-    found = made("-l", "software=matlab", "-m", "abe", queues=("gpu", "cpu"), project="p; rm", account="a b")
+    found = made("-l", "software=matlab", "-m", "abe", queues=GPU, project="p; rm", account="a b")
     assert found == [
         *("-N", "d-0123", "-r", "n", "-W", "umask=0022", "-S", "/bin/bash", "-j", "oe", "-o", "/w/output.log"),
-        *("-q", "gpu", "-P", "p; rm", "-A", "a b"),
+        *("-P", "p; rm", "-A", "a b"),
         *RESOURCES,
         *("-l", "software=matlab", "-m", "abe"),
     ]
@@ -31,8 +34,6 @@ def test_all_of_them() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ("-l", "select=2"),
-        ("-lselect=2",),
         ("-l", "nodes=2:ppn=4"),
         ("-l", "ncpus=4"),
         ("-l", "software=x,ngpus=1"),
@@ -60,9 +61,9 @@ def test_all_of_them() -> None:
 )
 def test_a_contradiction_names_both(words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
-        made(*words, queues=("gpu",), project="p", account="a")
+        made(*words, queues=GPU, project="p", account="a")
     message = str(caught.value)
-    assert message.startswith("hosts.hpc.pbsbatch_args: ")
+    assert message.startswith("pbsbatch_args for hpc: 1 problem")
     assert "contradicts what the dispatcher sets (" in message
     assert words[-1].removeprefix("-l").removeprefix("-r").removeprefix("-V") in message
 
@@ -70,10 +71,48 @@ def test_a_contradiction_names_both(words: tuple[str, ...]) -> None:
 def test_what_contradicts_is_named_with_its_value() -> None:
     with pytest.raises(ConfigError, match=r"-l walltime=1 contradicts .*\(-l walltime=01:00:00\)"):
         made("-l", "walltime=1")
-    with pytest.raises(ConfigError, match=r"-q cpu contradicts .*\(-q gpu\)"):
-        made("-q", "cpu", queues=("gpu",))
+    with pytest.raises(ConfigError, match=r"-q cpu contradicts .*\(-q gpu or cpu\)"):
+        made("-q", "cpu", queues=GPU)
     with pytest.raises(ConfigError, match=r"-r y contradicts .*\(-r n: -r n: an attempt runs once\)"):
         made("-r", "y")
+
+
+def test_all_contradictions_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        made("-r", "y", "-l", "walltime=1,place=pack", "-N", "mine")
+    assert [line.split(" contradicts ")[0] for line in str(caught.value).splitlines()] == [
+        "pbsbatch_args for hpc: 4 problems",
+        "  -r y",
+        "  -l walltime=1,place=pack",
+        "  -l walltime=1,place=pack",
+        "  -N mine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "of_chunks"),
+    [
+        (("-l", "select=4:ngpus=8:filesystems=home:mem=20gb"), {"ngpus": "8", "filesystems": "home", "mem": "20gb"}),
+        (("-lselect=ncpus=16",), {"ncpus": "16"}),
+        (("-l", "select=1:a=x+2:a=x:b=y"), {"a": "x", "b": "y"}),
+        (("-l", 'select=2:tags="a,b:c+d"'), {"tags": '"a,b:c+d"'}),
+        (("-l", "select=2:a=1", "-l", "select=3:b=2"), {"a": "1", "b": "2"}),
+    ],
+)
+def test_resources_of_chunks(words: tuple[str, ...], of_chunks: dict[str, str]) -> None:
+    """How many chunks there are is for the outlet to say."""
+    found = read(PbsHost(name="hpc", cluster="hpc", pbsbatch_args=(*words, "-m", "n")))
+    assert (found.of_chunks, found.options) == (of_chunks, (("-m", "n"),))
+
+
+def test_other_resources_beside_those_of_chunks() -> None:
+    found = read(PbsHost(name="hpc", cluster="hpc", pbsbatch_args=("-l", "select=1:a=x,software=matlab")))
+    assert (found.of_chunks, found.options) == ({"a": "x"}, (("-l", "software=matlab"),))
+
+
+def test_chunks_that_differ() -> None:
+    with pytest.raises(ConfigError, match=r"select=1:a=x\+1:a=y: chunks differ in a \(x and y\)"):
+        made("-l", "select=1:a=x+1:a=y")
 
 
 @pytest.mark.parametrize(
@@ -85,9 +124,7 @@ def test_what_may_be_added(words: tuple[str, ...]) -> None:
 
 
 def test_what_is_no_option() -> None:
-    with pytest.raises(
-        ConfigError, match=r"hosts\.hpc\.pbsbatch_args: option -Y not recognized: qsub knows -a, -A, -c"
-    ):
+    with pytest.raises(ConfigError, match=r"pbsbatch_args for hpc: option -Y not recognized: qsub knows -a, -A, -c"):
         made("-Y")
     with pytest.raises(ConfigError, match=r"'software=x' is no option of qsub"):
         made("software=x")

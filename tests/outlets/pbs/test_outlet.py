@@ -13,6 +13,7 @@ from beds.pbs import NODES, PbsBed
 from fleet import wait_until
 from outlets.places import GATED, LONG, PbsPlace
 
+from dispatcher.hosts.types import PbsQueue
 from dispatcher.outlets.base import (
     CANCELLED,
     CANNOT_START,
@@ -219,10 +220,57 @@ def test_a_request_that_can_never_be_met(make_place: Callable[..., PbsPlace]) ->
 
 
 def test_what_the_server_refuses(make_place: Callable[..., PbsPlace]) -> None:
-    place = make_place(queues=("nowhere",))
+    place = make_place(queues=(PbsQueue("nowhere"),))
     ended = place.end(place.submit("a", "true"))
     assert (ended.exit_reason, ended.blames_host) == (CANNOT_START, True)
     assert ended.error == "qsub: Unknown queue (exit status 170)"
+
+
+OPEN = {"enabled": True, "started": True}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [{**OPEN, "enabled": False}, {**OPEN, "max_queued": 0}, {**OPEN, "max_walltime_s": 60}, {**OPEN, "started": False}],
+)
+def test_a_queue_that_does_not_take_it(make_place: Callable[..., PbsPlace], first: dict[str, Any]) -> None:
+    """The next one does; one that starts no jobs is the last that is tried."""
+    queues = {"workq": OPEN, "gpu": first, "slow": OPEN}
+    place = make_place(queues=(PbsQueue("gpu"), PbsQueue("slow")), bed={"queues": queues})
+    key = place.submit("a", "exit 3", time_limit_s=60)
+    assert place.end(key).exit_code == 3
+    assert [job["queue"] for job in place.bed.jobs().values()] == ["slow"]
+
+
+def test_queues_that_all_refuse_it(make_place: Callable[..., PbsPlace]) -> None:
+    """It waits if one of them may take it later, and each is named with its reason."""
+    place = make_place(
+        queues=(PbsQueue("gpu"), PbsQueue("nowhere")),
+        bed={"queues": {"workq": OPEN, "gpu": {**OPEN, "enabled": False}}},
+    )
+    key = place.submit("a", "true")
+    wait_until(lambda: place.outlet.poll([key]) and place.outlet.slot_infos()[0].note, "the outlet shows why")
+    note = place.outlet.slot_infos()[0].note
+    assert "gpu: qsub: Queue is not enabled nowhere: qsub: Unknown queue (exit status 173)" in note
+    assert isinstance(place.outlet.poll([key])[key].status, Pending)
+
+
+@pytest.mark.parametrize("shows_first_only", [True, False])
+def test_several_jobs_whichever_version_of_qstat(make_place: Callable[..., PbsPlace], shows_first_only: bool) -> None:
+    place = make_place(bed={"shows_first_only": shows_first_only})
+    with place.holding():
+        keys = [place.submit(f"a{number}", f"exit {number + 3}") for number in range(3)]
+        gone = place.submit("gone", LONG)
+        place.bed.run("qdel", job_of(place, gone))
+        for key in keys:
+            place.bed.run("qhold", job_of(place, key))
+        wait_until(
+            lambda: {one.status for one in place.outlet.poll(keys).values()} == {Pending("held")}, "all are seen"
+        )
+        place.bed.purge()
+    for key in keys:
+        place.bed.run("qrls", job_of(place, key))
+    assert [place.end(key).exit_code for key in keys] == [3, 4, 5]
 
 
 def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace]) -> None:
@@ -244,7 +292,7 @@ def test_a_limit_of_jobs_in_the_queue(make_place: Callable[..., PbsPlace]) -> No
 def test_a_host_that_refuses_everything(make_place: Callable[..., PbsPlace]) -> None:
     """After some refusals it is left alone for a while; then one submission is the test."""
     queues = {"workq": {"enabled": True, "started": True}}
-    place = make_place(queues=("later",), bed={"queues": queues}, times=BatchTimes(refusal_pause_s=0.5))
+    place = make_place(queues=(PbsQueue("later"),), bed={"queues": queues}, times=BatchTimes(refusal_pause_s=0.5))
     for number in range(3):
         assert place.end(place.submit(f"a{number}", "true")).exit_reason == CANNOT_START
     assert place.outlet.capacity.is_full

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.hosts.types import PbsHost
+from dispatcher.hosts.types import PbsHost, PbsOptions, PbsQueue
 from dispatcher.outlets.base import Request
-from dispatcher.outlets.pbs.resources import node_count, refuses, resource_arguments, walltime_text
+from dispatcher.outlets.pbs.resources import host_for, node_count, refuses, resource_arguments, walltime_text
 
 
 def host(**words: Any) -> PbsHost:
@@ -44,6 +44,21 @@ def test_gpu_slots(slot_type: str, settings: dict[str, Any], request_: Request, 
     assert found == ["-l", f"select={select}", *(["-l", f"place={place}"] if place else [])]
 
 
+@pytest.mark.parametrize(
+    ("request_", "select"),
+    [
+        (Request(8), "2:ncpus=16:ngpus=4:mem=20gb:filesystems=home"),
+        (Request(8, cpus=8, memory_mib=1024), "2:ncpus=8:ngpus=4:mem=1024mb:filesystems=home"),
+        (Request(5), "1:ncpus=16:ngpus=3:mem=20gb:filesystems=home+1:ncpus=16:ngpus=2:mem=20gb:filesystems=home"),
+        (Request(0), "1:ncpus=16:mem=20gb:filesystems=home"),
+    ],
+)
+def test_resources_of_chunks_that_the_configuration_adds(request_: Request, select: str) -> None:
+    """The chunks and their GPUs are the outlet's; what the request leaves open is as the configuration says."""
+    added = {"ngpus": "8", "filesystems": "home", "mem": "20gb", "ncpus": "16"}
+    assert resource_arguments(host(slots_per_node=4), request_, None, added)[1] == f"select={select}"
+
+
 @pytest.mark.parametrize("gres_supported", [True, False])
 def test_cpu_slots(gres_supported: bool) -> None:
     settings = host(slot_type="cpu", gres_supported=gres_supported, slots_per_node=4)
@@ -73,3 +88,36 @@ def test_what_can_never_run() -> None:
 def test_the_number_of_nodes() -> None:
     assert node_count(host(), Request(0)) == 1
     assert node_count(host(slots_per_node=4), Request(9)) == 3
+
+
+QUEUES = (PbsQueue("gpu"), PbsQueue("more"), PbsQueue("cpu", slot_type="cpu"), PbsQueue("whole", gres_supported=False))
+
+
+@pytest.mark.parametrize(
+    ("settings", "request_", "queues", "select"),
+    [
+        ({"queues": QUEUES}, Request(2), ["gpu", "more"], "1:ncpus=2:ngpus=2"),
+        ({"queues": QUEUES, "cpu_queues": ("cpu", "small")}, Request(0), ["cpu"], "1:ncpus=1"),
+        ({"queues": QUEUES, "cpu_queues": ("cpu", "small")}, Request(1), ["gpu", "more"], "1:ncpus=1:ngpus=1"),
+        ({"queues": QUEUES}, Request(1, pbs=PbsOptions(queue="whole")), ["whole"], "1:ncpus=1"),
+        ({"queues": QUEUES}, Request(4, pbs=PbsOptions(slots_per_node=2)), ["gpu", "more"], "2:ncpus=2:ngpus=2"),
+        ({}, Request(1, pbs=PbsOptions(queue="new")), ["new"], "1:ncpus=1:ngpus=1"),
+        ({"queues": QUEUES[2:]}, Request(1), ["whole"], "1:ncpus=1"),
+        ({"cpu_queues": ("a", "b")}, Request(0), ["a", "b"], "1:ncpus=1"),
+        ({"cpu_queues": ("a", "b")}, Request(1), [], "1:ncpus=1:ngpus=1"),
+    ],
+)
+def test_queues_and_options_of_a_job(
+    settings: dict[str, Any], request_: Request, queues: list[str], select: str
+) -> None:
+    """Queues that would give the job another shape cannot take it in place of the first one."""
+    seen = host_for(host(**settings), request_)
+    assert [queue.name for queue in seen.queues] == queues
+    assert resource_arguments(seen, request_, None)[1] == f"select={select}"
+
+
+def test_arguments_of_host_queue_and_job() -> None:
+    queues = (PbsQueue("gpu", pbsbatch_args=("-m", "n")),)
+    request = Request(1, pbs=PbsOptions(pbsbatch_args=("-l", "select=1:fs=home")))
+    seen = host_for(host(queues=queues, pbsbatch_args=("-V",)), request)
+    assert seen.pbsbatch_args == ("-V", "-m", "n", "-l", "select=1:fs=home")

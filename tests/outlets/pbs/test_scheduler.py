@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import ConfigError, OutletError
-from dispatcher.hosts.types import PbsHost
+from dispatcher.hosts.types import PbsHost, PbsOptions, PbsQueue
 from dispatcher.outlets.base import Bundle, Key, Request, Slot
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, Limits, Phase, Refused, Submission, Submitted
 from dispatcher.outlets.pbs.scheduler import PbsScheduler
@@ -59,15 +59,51 @@ def test_the_script_is_as_it_was() -> None:
 
 
 def test_what_is_submitted() -> None:
-    call = scheduler(queues=("gpu",)).submit(submission("a", time_limit_s=60.0))
+    call = scheduler(queues=(PbsQueue("gpu"),)).submit(submission("a", time_limit_s=60.0))
     assert isinstance(call, Run)
     assert list(call.words) == [
-        *("qsub", "-N", "d-0123", "-r", "n", "-W", "umask=0022", "-S", "/bin/bash", "-j", "oe"),
-        *("-o", f"{ROOT}/run_state/submissions/d-0123/output.log", "-q", "gpu"),
+        *("qsub", "-q", "gpu", "-N", "d-0123", "-r", "n", "-W", "umask=0022", "-S", "/bin/bash", "-j", "oe"),
+        *("-o", f"{ROOT}/run_state/submissions/d-0123/output.log"),
         *("-l", "select=1:ncpus=4:ngpus=4", "-l", "walltime=00:06:00"),
         f"{ROOT}/run_state/submissions/d-0123/submit.sh",
     ]
     assert scheduler().error_log(attempt("d-0123")) == f"{ROOT}/run_state/submissions/d-0123/output.log"
+
+
+@pytest.mark.parametrize(
+    ("settings", "projects", "expected"),
+    [
+        ({"project": "p1"}, (), "p1"),
+        ({"project": "p1", "job_project_source": "user"}, (("label", "x"), ("user", "ada b")), "ada_b"),
+        ({"project": "p1", "job_project_source": "label"}, (), "p1"),
+        ({"job_project_source": "workspace"}, (), "nowhere"),
+        ({"job_project_source": "label:team"}, (), None),
+    ],
+)
+def test_the_project(settings: dict[str, Any], projects: tuple[tuple[str, str], ...], expected: str | None) -> None:
+    """What PBS cannot take in a name is replaced."""
+    call = scheduler(**settings).submit(submission("a", request=Request(1, projects=projects)))
+    assert isinstance(call, Run)
+    words = list(call.words)
+    assert (words[words.index("-P") + 1] if "-P" in words else None) == expected
+
+
+def test_options_of_a_job() -> None:
+    request = Request(4, pbs=PbsOptions(queue="big", slots_per_node=2, pbsbatch_args=("-l", "select=1:fs=home", "-V")))
+    call = scheduler(queues=(PbsQueue("gpu"),)).submit(submission("a", request=request))
+    assert isinstance(call, Run)
+    assert list(call.words)[1:3] == ["-q", "big"]
+    assert "select=2:ncpus=2:ngpus=2:fs=home" in call.words
+    assert call.words[-2] == "-V"
+    assert scheduler(slots_per_node=4).launcher(request)
+
+
+def test_options_of_a_job_that_contradict() -> None:
+    """It is not claimed for the host, and one message names all of them."""
+    request = Request(4, pbs=PbsOptions(pbsbatch_args=("-r", "y", "-N", "mine")))
+    why = scheduler().refuses(request)
+    assert "2 problems" in why and "-r y contradicts" in why and "-N mine contradicts" in why
+    assert "option -Y" in scheduler().refuses(Request(4, pbs=PbsOptions(pbsbatch_args=("-Y",))))
 
 
 def test_the_script_for_several_nodes() -> None:
@@ -100,6 +136,7 @@ def test_settings_that_cannot_be_used_are_refused_at_the_start() -> None:
         (Ran(exit_code=-9), Doubtful(why="qsub: exit status -9")),
         (Ran(exit_code=162, err="no server"), Doubtful(why="qsub: no server (exit status 162)")),
         (Ran(exit_code=171, err="credential"), Doubtful(why="qsub: credential (exit status 171)")),
+        (Ran(exit_code=255, err="auth"), Doubtful(why="qsub: auth (exit status 255)")),
         (Ran(exit_code=183, err="protocol"), Doubtful(why="qsub: protocol (exit status 183)")),
         (Ran(exit_code=170, err="qsub: Unknown queue\n"), Refused(why="qsub: Unknown queue (exit status 170)")),
         (Ran(exit_code=38, err="qsub: limit"), Refused(why="qsub: limit (exit status 38)", is_transient=True)),
@@ -116,6 +153,26 @@ def test_one_question_for_all() -> None:
     assert isinstance(call, Run)
     assert list(call.words[4:]) == [*(f"{number}.pbs" for number in range(100)), "--", "d-x"]
     assert scheduler().query([]) == []
+
+
+@pytest.mark.parametrize(("resource", "cure"), [("ngpus", "gres_supported: false"), ("gpu_type", "type=string")])
+def test_a_resource_that_a_fresh_server_does_not_have(resource: str, cure: str) -> None:
+    answer = Ran(exit_code=187, err=f"qsub: Unknown resource: {resource}\n")
+    refused = scheduler().accepted(submission("a"), answer)
+    assert isinstance(refused, Refused)
+    assert f'qmgr -c "create resource {resource} type=' in refused.why and cure in refused.why
+
+
+def test_answers_that_would_be_too_long() -> None:
+    """Each answer counts for the jobs that it was asked for."""
+    attempts = [attempt(f"d-{number}", f"{number}.pbs") for number in range(1001)]
+    first, second = scheduler().query(attempts)
+    assert isinstance(first, Run) and isinstance(second, Run)
+    assert (len(first.words), list(second.words[4:])) == (1005, ["1000.pbs", "--"])
+    out = [listing(*({"id": one.handle, "Job_Name": one.name, "job_state": "R"} for one in part)) for part in
+           (attempts[:1000], attempts[1000:])]  # fmt: skip
+    found = scheduler().states(attempts, [Ran(exit_code=0, out=each) for each in out])
+    assert found.keys() == {one.key for one in attempts}
 
 
 def test_an_answer_counts_under_its_name_alone() -> None:
@@ -149,6 +206,10 @@ def test_a_job_that_is_not_known(code: int) -> None:
         Ran(exit_code=0),
         Ran(exit_code=153, err="qstat: Unknown Job Id 12.pbs\nqstat: cannot connect to server pbs2"),
         Failed(error="no qstat", errno=2),
+        # It lacks the job, and does not say that there is none.
+        Ran(exit_code=0, out='{"timestamp": 1}'),
+        Ran(exit_code=0, out=listing({"id": "112.pbs", "Job_Name": "d-2", "job_state": "R"})),
+        Ran(exit_code=153, out='{"timestamp": 1}', err="qstat: Unknown Job Id 112.pbs"),
     ],
 )
 def test_no_answer_is_no_absence(answer: Any) -> None:

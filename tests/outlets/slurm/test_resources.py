@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dispatcher.hosts.types import Hosts, Partition, SlurmHost
+from dispatcher.hosts.types import Hosts, Partition, SlurmHost, SlurmOptions
 from dispatcher.outlets.base import Request
-from dispatcher.outlets.slurm.resources import partition_options, refusal, resource_options
+from dispatcher.outlets.slurm.resources import host_for, partition_options, refusal, resource_options
 
 MAPPING = {"h100": ("nvidia_h100_80gb", "h100")}
 
@@ -127,3 +127,59 @@ MANY = {
 )
 def test_partitions(keys: dict[str, Any], request_: Request, expected: dict[str, str]) -> None:
     assert dict(partition_options(host(**keys), request_)) == expected
+
+
+SHAPES = {
+    "slots_per_node": 8,
+    "sbatch_args": ("--nice=1",),
+    "partitions": (
+        Partition("main", default=True),
+        Partition("cpu", slot_type="cpu", mem="8192M"),
+        Partition("old", gpu_type="k80", slots_per_node=2, tres_supported=False, sbatch_args=("--exclusive",)),
+        Partition("older", gpu_type="k80", slots_per_node=2, tres_supported=False, sbatch_args=("--exclusive",)),
+    ),
+}
+
+
+def asked(request: Request, **keys: Any) -> str:
+    """All that is asked for on a host with partitions."""
+    seen = host_for(host(**keys), request)
+    found = [*partition_options(seen, request), *resource_options(seen, Hosts(), request)]
+    return " ".join([*(f"--{name}={value}" for name, value in found), *seen.sbatch_args])
+
+
+@pytest.mark.parametrize(
+    ("keys", "request_", "expected"),
+    [
+        (SHAPES, Request(8), "--partition=main --nodes=1 --tasks-per-node=1 --gpus=8 --gpus-per-task=8 --nice=1"),
+        (
+            SHAPES,
+            Request(4, slurm=SlurmOptions(partition="old")),
+            "--partition=old --nodes=2 --ntasks=2 --gres=gpu:k80:2 --nice=1 --exclusive",
+        ),
+        (
+            SHAPES,
+            Request(4, slurm=SlurmOptions(partition="old", slots_per_node=4, gpu_type="a", sbatch_args=("--x",))),
+            "--partition=old --nodes=1 --ntasks=1 --gres=gpu:a:4 --nice=1 --exclusive --x",
+        ),
+        (
+            {**SHAPES, "cpu_partitions": ("cpu",)},
+            Request(0),
+            "--partition=cpu --nodes=1 --ntasks=1 --cpus-per-task=8 --mem=8192M --nice=1",
+        ),
+        ({}, Request(1, slurm=SlurmOptions(partition="new")), "--partition=new --nodes=1 --tasks-per-node=1 --gpus=1"),
+        # Those that would give the job another shape are not in its list, and those without GPUs take none with them.
+        (
+            {"partitions": SHAPES["partitions"][1:]},
+            Request(2),
+            "--partition=old,older --nodes=1 --ntasks=1 --gres=gpu:k80:2 --exclusive",
+        ),
+    ],
+)
+def test_settings_of_partitions_and_of_jobs(keys: dict[str, Any], request_: Request, expected: str) -> None:
+    assert asked(request_, **keys) == expected
+
+
+def test_a_job_with_gpus_in_a_partition_without() -> None:
+    request = Request(2, slurm=SlurmOptions(partition="cpu"))
+    assert "slot_type cpu" in refusal(host_for(host(**SHAPES), request), request)

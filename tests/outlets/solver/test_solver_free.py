@@ -15,6 +15,7 @@ from dispatcher.hosts.types import (
     Hosts,
     Partition,
     PbsHost,
+    PbsQueue,
     PlainHost,
     SlurmHost,
     TpuHost,
@@ -171,7 +172,7 @@ def test_of_queues_that_with_more_free_gpus_is_better(clock: Clock) -> None:
 
 def test_pbs(clock: Clock) -> None:
     golden = Path(__file__).parent / "golden"
-    host = PbsHost(name="p", cluster="p", queues=("h100q",))
+    host = PbsHost(name="p", cluster="p", queues=(PbsQueue("h100q"),))
     free = FreeHardware(host, Hosts(), Path(), clock)
     nodes = json.loads((golden / "pbsnodes.json").read_text())
     nodes["nodes"] = {"h1": nodes["nodes"]["h1"]}

@@ -16,6 +16,7 @@ from dispatcher.hosts.types import (
     Hosts,
     Partition,
     PbsHost,
+    PbsQueue,
     PlainHost,
     SlurmHost,
     TpuHost,
@@ -312,34 +313,54 @@ def pbs(**fields: Any) -> PbsHost:
 @pytest.mark.parametrize(
     ("request_", "host", "report", "expected"),
     [
-        (ask(8), pbs(queues=("gpu",)), batch(FREE), "starts in gpu: queue gpu: 11 of 16 h100 free"),
-        (ask(8), pbs(queues=("gpu",)), batch(GPU), "waits in gpu"),
+        (ask(8), pbs(queues=(PbsQueue("gpu"),)), batch(FREE), "starts in gpu: queue gpu: 11 of 16 h100 free"),
+        (ask(8), pbs(queues=(PbsQueue("gpu"),)), batch(GPU), "waits in gpu"),
         (ask(1), pbs(), batch(queue(node(), name="workq", is_default=True)), "starts in -"),
         (ask(1), pbs(), batch(queue(node(), name="workq")), "PBS has no default queue: name one in `queues`"),
-        (ask(1, "a100"), pbs(queues=("gpu",)), batch(FREE), "hpc2 has no a100, only h100"),
-        (ask(1), pbs(queues=("gpu",), chips={}), batch(FREE), "it is not known whether hpc2 has h100: say in `chips`"),
-        (ask(1, ""), pbs(queues=("gpu",), chips={}), batch(FREE), "starts in gpu"),
-        (ask(1), pbs(queues=("gpu",), chips={"h100": 9, "l40": 9}), batch(FREE), "starts in gpu"),
+        (ask(1, "a100"), pbs(queues=(PbsQueue("gpu"),)), batch(FREE), "hpc2 has no a100, only h100"),
+        (
+            ask(1),
+            pbs(queues=(PbsQueue("gpu"),), chips={}),
+            batch(FREE),
+            "it is not known whether hpc2 has h100: say in `chips`",
+        ),
+        (ask(1, ""), pbs(queues=(PbsQueue("gpu"),), chips={}), batch(FREE), "starts in gpu"),
+        (ask(1), pbs(queues=(PbsQueue("gpu"),), chips={"h100": 9, "l40": 9}), batch(FREE), "starts in gpu"),
         (
             ask(1, "l40"),
-            pbs(queues=("gpu",), chips={"h100": 9, "l40": 9}),
+            pbs(queues=(PbsQueue("gpu"),), chips={"h100": 9, "l40": 9}),
             batch(FREE),
             "queue gpu: no l40, it has h100; jobs ask for gpu_type=l40",
         ),
-        (ask(11, nodes=2), pbs(queues=("gpu",)), batch(FREE), "waits in gpu"),
-        (ask(9, nodes=2), pbs(queues=("gpu",)), batch(queue(node(used=3), node("n2", used=4))), "starts in gpu"),
-        (ask(8, nodes=2), pbs(queues=("gpu",), slots_per_node=2), batch(FREE), "queue gpu: too few nodes: 2 can"),
-        (ask(8), pbs(queues=("gpu",)), batch(queue(node(free_cpus=7))), "waits in gpu"),
+        (ask(11, nodes=2), pbs(queues=(PbsQueue("gpu"),)), batch(FREE), "waits in gpu"),
+        (
+            ask(9, nodes=2),
+            pbs(queues=(PbsQueue("gpu"),)),
+            batch(queue(node(used=3), node("n2", used=4))),
+            "starts in gpu",
+        ),
+        (
+            ask(8, nodes=2),
+            pbs(queues=(PbsQueue("gpu"),), slots_per_node=2),
+            batch(FREE),
+            "queue gpu: too few nodes: 2 can",
+        ),
+        (ask(8), pbs(queues=(PbsQueue("gpu"),)), batch(queue(node(free_cpus=7))), "waits in gpu"),
         (
             ask(1, "a100"),
-            pbs(queues=("gpu",), chips={"a100": 4}),
+            pbs(queues=(PbsQueue("gpu"),), chips={"a100": 4}),
             batch(queue(node(gpus={"": Gpus(4)}))),
             "starts in gpu",
         ),
-        (ask(1), pbs(queues=("old", "gpu")), batch(FREE, queue(node(), name="old", closed="no")), "queue old: no"),
         (
             ask(1),
-            pbs(gres_supported=False, slots_per_node=4, chips={"h100": 4}, queues=("gpu",)),
+            pbs(queues=(PbsQueue("old"), PbsQueue("gpu"))),
+            batch(FREE, queue(node(), name="old", closed="no")),
+            "starts in gpu",
+        ),
+        (
+            ask(1),
+            pbs(gres_supported=False, slots_per_node=4, chips={"h100": 4}, queues=(PbsQueue("gpu"),)),
             batch(queue(node(gpus={}))),
             "starts in gpu: queue gpu: 4 of 4 h100 free",
         ),
@@ -376,7 +397,9 @@ def test_hosts_of_preferred_clusters_come_first_and_those_of_excluded_ones_never
 
 
 def test_the_scheduler_with_the_most_free_gpus_queues_what_nobody_can_start() -> None:
-    hosts = hosts_of(plain("ws1"), login("a"), login("b"), pbs(queues=("gpu",), chips={"h100": 8}), login("c"))
+    hosts = hosts_of(
+        plain("ws1"), login("a"), login("b"), pbs(queues=(PbsQueue("gpu"),), chips={"h100": 8}), login("c")
+    )
     reports: Mapping[str, HostReport] = {
         "ws1": ALL_BUSY,
         "a": batch(queue(node(used=6))),
@@ -490,7 +513,7 @@ def test_what_always_holds(request: HardwareRequest, reports: Mapping[str, HostR
     hosts = hosts_of(
         plain("ws1"),
         login(),
-        pbs(queues=("gpu",)),
+        pbs(queues=(PbsQueue("gpu"),)),
         TpuHost(name="t", cluster="t", zone="us-central2-b", accelerator_type="v4-8"),
     )
     solution = solve(request, hosts, reports)

@@ -19,7 +19,8 @@ from dispatcher.base.values import BadValueError, shown, shown_at
 from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.hosts.container import parse_container
-from dispatcher.hosts.types import Container, Hosts
+from dispatcher.hosts.options import parse_pbs, parse_slurm
+from dispatcher.hosts.types import Container, Hosts, PbsOptions, SlurmOptions
 from dispatcher.workspace import STATUS_FILE, Layout
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     job takes of its GPU, None: all of it, or its share. `backoff_s` is the pause before the first retry; it doubles
     with each further one. `on_lost` and `on_preempted`: `requeue`, or `fail` like any other failure.
 
-    `container` is what the command runs in, None: the host's, if it has one. `queue_limit_s` is for how long an attempt
+    `container` is what the command runs in, None: the host's, if it has one. `slurm` and `pbs` count on hosts of these
+    types. `queue_limit_s` is for how long an attempt
     may wait in an outlet's queue before another outlet is tried; None: for ever. `pack`: up to so many jobs run in one
     submission, one after the other. `on_move`: a job whose checkpoint the next outlet cannot see waits for one that can
     (`stay`), or starts anew (`restart`). `stall_after_s`: a running job that has reported no progress for so long is
@@ -107,6 +109,8 @@ class Method(msgspec.Struct, frozen=True, kw_only=True):
     on_preempted: str = "requeue"
     resources: Mapping[str, Any] = _NOTHING
     container: Container | None = None
+    slurm: SlurmOptions | None = None
+    pbs: PbsOptions | None = None
     queue_limit_s: float | None = None
     pack: int = 1
     on_move: str = "stay"
@@ -272,6 +276,8 @@ _METHOD_KEYS: Final[_Fields] = {
     "on_preempted": ("on_preempted", values.parse_on_end),
     "resources": ("resources", values.parse_resources),
     "container": ("container", parse_container),
+    "slurm": ("slurm", parse_slurm),
+    "pbs": ("pbs", parse_pbs),
     "queue_limit": ("queue_limit_s", values.parse_duration),
     "pack": ("pack", _parse_positive),
     "on_move": ("on_move", values.parse_on_move),

@@ -19,7 +19,8 @@ import msgspec
 
 from dispatcher.base import values
 from dispatcher.hosts.container import parse_container
-from dispatcher.hosts.types import Container
+from dispatcher.hosts.options import parse_pbs, parse_slurm
+from dispatcher.hosts.types import Container, PbsOptions, SlurmOptions
 
 parse_time_limit = values.parse_duration
 
@@ -69,6 +70,8 @@ READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
     "outlet": ("outlet", values.parse_words),
     "resources": ("resources", values.parse_resources),
     "container": ("container", parse_container),
+    "slurm": ("slurm", parse_slurm),
+    "pbs": ("pbs", parse_pbs),
     "queue_limit": ("queue_limit_s", values.parse_duration),
     "job": ("job", _parse_job),
     "config": ("config", _parse_config),
@@ -87,6 +90,8 @@ SCHEDULING: Final = frozenset(
         "gpu_memory",
         "outlet",
         "resources",
+        "slurm",
+        "pbs",
         "queue_limit",
         "snapshot",
     }
@@ -108,7 +113,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     well. `gpu_memory_mib` is what it takes of its GPU, which it then may share. `outlet` names the outlets that may run
     the job, the preferred one first. `order` is the position in the manifest. `written` holds the reserved keys as the
     manifest has them. `cwd` is where the command runs, below the workspace's root, which it is when unset. `env_file`
-    is the path of a file with secrets where the job runs.
+    is the path of a file with secrets where the job runs. `slurm` and `pbs` count on hosts of these types.
 
     `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
     `imports` are the modules and files that define such classes. The method's other settings apply. `snapshot`:
@@ -133,6 +138,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     outlet: tuple[str, ...] = ()
     resources: Mapping[str, Any] = _NOTHING
     container: Container | None = None
+    slurm: SlurmOptions | None = None
+    pbs: PbsOptions | None = None
     queue_limit_s: float | None = None
     job: str | None = None
     config: Mapping[str, Any] = _NOTHING

@@ -15,6 +15,8 @@ import msgspec
 from dispatcher.base import devices
 from dispatcher.base.host import host_name
 from dispatcher.base.values import memory_mib
+from dispatcher.hosts.options import OF_USER, OF_WORKSPACE, label_key, merged
+from dispatcher.hosts.types import PbsHost, SlurmHost
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Capacity, OutletOffer, Request
@@ -24,7 +26,7 @@ from dispatcher.run_state.liveness import PodInfo, read_pods
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
-    from dispatcher.config import Config
+    from dispatcher.config import Config, Method
     from dispatcher.pod.options import PodOptions
 
 # Kinds of refusals: where all pods refuse for the same one, one sentence covers them all.
@@ -265,8 +267,27 @@ def request_of(config: Config, entry: Entry, stated: Request | None = None) -> R
     """
     method = config.method(entry.method)
     only = devices.named({**method.env, **entry.env})
-    if stated is not None:
-        return msgspec.structs.replace(stated, only=only)
+    asked = _hardware_of(method, entry, only) if stated is None else stated
+    return msgspec.structs.replace(
+        asked,
+        only=only,
+        slurm=merged(method.slurm, entry.slurm),
+        pbs=merged(method.pbs, entry.pbs),
+        projects=_projects(config, entry),
+    )
+
+
+def _projects(config: Config, entry: Entry) -> tuple[tuple[str, str], ...]:
+    """The projects of a job, by those sources that configured hosts take them from and that differ between jobs."""
+    hosts = [host for host in config.hosts.hosts.values() if isinstance(host, (SlurmHost, PbsHost))]
+    sources = {host.job_project_source for host in hosts} - {None, OF_WORKSPACE}
+    values = {
+        source: entry.user if source == OF_USER else entry.value(label_key(source)) for source in sources if source
+    }
+    return tuple((source, str(value)) for source, value in sorted(values.items()) if value is not None)
+
+
+def _hardware_of(method: Method, entry: Entry, only: tuple[int, ...]) -> Request:
     resources = {**method.resources, **entry.resources}
     gpus = next((n for n in (entry.gpus, entry.resources.get("min_chips"), method.gpus) if n is not None), None)
     if gpus is None:
@@ -276,7 +297,7 @@ def request_of(config: Config, entry: Entry, stated: Request | None = None) -> R
         gpu_memory = method.gpu_memory_mib if entry.gpu_memory_mib is None else entry.gpu_memory_mib
     gpus = 1 if (gpu_memory or only) and gpus is None else gpus
     if not resources:
-        return Request(gpus=gpus, gpu_memory_mib=gpu_memory, only=only)
+        return Request(gpus=gpus, gpu_memory_mib=gpu_memory)
     memory = resources.get("memory")
     return Request(
         gpus=gpus,
@@ -285,5 +306,4 @@ def request_of(config: Config, entry: Entry, stated: Request | None = None) -> R
         memory_mib=None if memory is None else memory_mib(memory),
         nodes=resources.get("nodes", 1),
         gpu_memory_mib=gpu_memory,
-        only=only,
     )

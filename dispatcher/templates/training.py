@@ -123,8 +123,9 @@ def _method_words(method: Method) -> dict[str, Any]:
     given = {key: value for key, value in words.items() if value is not None}
     if method.resources:
         given["resources"] = dict(method.resources)
-    if method.container is not None:
-        given["container"] = msgspec.to_builtins(method.container)
+    for name in ("container", "slurm", "pbs"):
+        if (value := getattr(method, name)) is not None:
+            given[name] = msgspec.to_builtins(value)
     return given
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -16,7 +16,7 @@ import msgspec
 from dispatcher.errors import ConfigError
 from dispatcher.hosts.types import Hosts, SlurmHost
 from dispatcher.outlets.base import Request
-from dispatcher.outlets.slurm.resources import Option, partition_options, resource_options
+from dispatcher.outlets.slurm.resources import Option, host_for, partition_options, resource_options
 
 # SLURM sends the signal up to so much earlier than asked (man sbatch, --signal).
 SIGNAL_RESOLUTION_S: Final = 60
@@ -55,6 +55,8 @@ CONTROLLED: Final = {
     "wrap": "", "parsable": "", "test-only": "", "wait": "", "uid": "", "gid": "", "help": "", "usage": "",
     "version": "",
 }  # fmt: skip
+# What is generated in every submission, by its opposite.
+_OPPOSITES: Final = {"requeue": "no-requeue"}
 # What contradicts an option only where that one is generated.
 _EXCLUDES: Final = {"mem-per-cpu": "mem", "mem-per-gpu": "mem", "constraint": "constraint"}
 # Options of sbatch that begin like a controlled one, but are others.
@@ -66,7 +68,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What a submission is beyond its request. `output` is a pattern of sbatch.
 
     `time_limit_s` is that of one of the `attempts` that one job runs in turn, `grace_s` what an attempt has from TERM
-    to KILL. `array_size` 1: no array.
+    to KILL. `array_size` 1: no array. `wckey` None: the host's.
     """
 
     name: str
@@ -76,10 +78,12 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     array_size: int = 1
     time_limit_s: float | None = None
     grace_s: float = 30.0
+    wckey: str | None = None
 
 
 def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> list[str]:
     """The `#SBATCH` lines of a submission, in order; ConfigError for `sbatch_args` that contradict one of them."""
+    host = host_for(host, request)
     signal_s = signal_time_s(job.grace_s)
     limit_s = job.attempts * job.time_limit_s + signal_s if job.time_limit_s else None
     generated: list[Option] = [
@@ -87,7 +91,7 @@ def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> lis
         *([("array", f"0-{job.array_size - 1}")] if job.array_size > 1 else []),
         *partition_options(host, request),
         *resource_options(host, hosts, request),
-        *_accounting(host),
+        *_accounting(host, job.wckey),
         *([("time", str(_minutes(limit_s)))] if limit_s else []),
         ("signal", f"B:USR1@{signal_s}"),
         ("no-requeue", ""),
@@ -118,18 +122,24 @@ def contradictions(added: Iterable[Option], generated: Sequence[Option]) -> list
     made = dict(generated)
     faults = []
     for name, value in added:
-        given = directive(name, value).removeprefix("#SBATCH ")
         against = _contradicted(name, value, made)
         if against:
-            own = f"--{against}={made[against]}" if made.get(against) else f"--{against}"
             where = CONTROLLED.get(against, "")
-            faults.append(
-                f"sbatch_args: {given} contradicts {own}, which is generated" + (f": use {where}" if where else "")
-            )
+            fault = _fault(directive(name, value).removeprefix("#SBATCH "), against, made)
+            faults.append(f"sbatch_args: {fault}" + (f": use {where}" if where else ""))
     return faults
 
 
-def _contradicted(name: str, value: str, made: dict[str, str]) -> str:
+def _fault(given: str, against: str, made: Mapping[str, str]) -> str:
+    if against in _OPPOSITES:
+        return f"{given} contradicts --{_OPPOSITES[against]}, which is generated"
+    if against not in made:
+        return f"{given} is not taken, as the dispatcher sets --{against} itself"
+    own = f"--{against}={made[against]}" if made[against] else f"--{against}"
+    return f"{given} is generated already" if given == own else f"{given} contradicts {own}, which is generated"
+
+
+def _contradicted(name: str, value: str, made: Mapping[str, str]) -> str:
     """The controlled option that this one is, or is short for; empty when it is neither."""
     if name in _EXCLUDES and _EXCLUDES[name] in made:
         return _EXCLUDES[name]
@@ -194,8 +204,13 @@ def file_pattern(path: str) -> str:
     return path.replace("%", "%%")
 
 
-def _accounting(host: SlurmHost) -> list[Option]:
-    pairs = (("account", host.account), ("qos", host.qos), ("wckey", host.wckey), ("exclude", ",".join(host.exclude)))
+def _accounting(host: SlurmHost, wckey: str | None) -> list[Option]:
+    pairs = (
+        ("account", host.account),
+        ("qos", host.qos),
+        ("wckey", wckey or host.wckey),
+        ("exclude", ",".join(host.exclude)),
+    )
     return [(name, value) for name, value in pairs if value]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.errors import ConfigError, TemplateError
+from dispatcher.hosts.options import project_of
 from dispatcher.hosts.types import Hosts, SlurmHost
 from dispatcher.outlets.base import Key, Request
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, JobState, Limits, Refused, Submission, Submitted
@@ -21,7 +22,7 @@ from dispatcher.outlets.slurm.directives import (
     file_pattern,
     read_arguments,
 )
-from dispatcher.outlets.slurm.resources import partition_options, refusal, resource_options, shape_of
+from dispatcher.outlets.slurm.resources import host_for, partition_options, refusal, resource_options, shape_of
 from dispatcher.outlets.slurm.steps import start_on_nodes
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.workspace import Layout
@@ -45,13 +46,15 @@ class SlurmScheduler:
         self._layout = layout
         self._grace_s = grace_s
         self.default_gpus = shape_of(host, Request()).gpus
-        check_arguments(host, read_arguments(host.sbatch_args))
+        of_partitions = [word for partition in host.partitions for word in partition.sbatch_args]
+        check_arguments(host, [*read_arguments(host.sbatch_args), *read_arguments(of_partitions)])
 
     def refuses(self, request: Request) -> str:
-        return refusal(self._host, request) or "; ".join(self._contradictions(request))
+        host = host_for(self._host, request)
+        return refusal(host, request) or "; ".join(self._contradictions(host, request))
 
     def launcher(self, request: Request) -> Sequence[str]:
-        return start_on_nodes(shape_of(self._host, request).nodes, request.cpus)
+        return start_on_nodes(shape_of(host_for(self._host, request), request).nodes, request.cpus)
 
     def scripts(self, submission: Submission) -> Mapping[str, bytes]:
         if len(submission.name) > LONGEST_NAME:
@@ -103,10 +106,14 @@ class SlurmScheduler:
         self._hosts = gres.existing_first(self._hosts, gres.read_types(types))
         return submitting.limits(limits, self._host.account)
 
-    def _contradictions(self, request: Request) -> list[str]:
+    def _contradictions(self, host: SlurmHost, request: Request) -> list[str]:
         """What of `sbatch_args` contradicts what such an attempt asks for."""
-        generated = [*partition_options(self._host, request), *resource_options(self._host, self._hosts, request)]
-        return contradictions(read_arguments(self._host.sbatch_args), generated)
+        generated = [*partition_options(host, request), *resource_options(host, self._hosts, request)]
+        try:
+            return contradictions(read_arguments(host.sbatch_args), generated)
+        except ConfigError as error:
+            # Those of the host itself were read before.
+            return [str(error)]
 
     def _script(self, submission: Submission) -> str:
         jobs = len(submission.groups)
@@ -118,6 +125,7 @@ class SlurmScheduler:
             array_size=jobs,
             time_limit_s=submission.time_limit_s,
             grace_s=self._grace_s,
+            wckey=project_of(self._host, self._layout.root.name, dict(submission.request.projects)),
         )
         head = directives(self._host, self._hosts, submission.request, job)
         values = {

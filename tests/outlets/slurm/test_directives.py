@@ -9,9 +9,12 @@ from beds.slurm import SlurmBed
 from hostile_words import HOSTILE_WORDS
 
 from dispatcher.errors import ConfigError
-from dispatcher.hosts.types import Hosts, Partition, SlurmHost
+from dispatcher.hosts.types import Hosts, Partition, SlurmHost, SlurmOptions
 from dispatcher.outlets.base import Request
+from dispatcher.outlets.batch.scheduler import Submission
 from dispatcher.outlets.slurm.directives import Job, directive, directives, file_pattern, read_arguments
+from dispatcher.outlets.slurm.scheduler import SlurmScheduler
+from dispatcher.workspace import Layout
 
 JOB = Job(name="d-1", chdir="/data", output="/data/0.log", grace_s=30)
 
@@ -92,7 +95,7 @@ def test_arrays() -> None:
         (("-a1-3",), "--array", ""),
         (("--arr=1-3",), "--array", ""),
         (("-t 60",), "--time", "`time_limit` of the entry or method"),
-        (("--requeue",), "--requeue", ""),
+        (("--requeue",), "--no-requeue", ""),
         (("--signal=TERM@5",), "--signal=B:USR1@60", ""),
         (("-J", "mine"), "--job-name=d-1", ""),
         (("-o/dev/null",), "--output=/data/0.log", ""),
@@ -111,7 +114,21 @@ def test_arguments_that_contradict(words: tuple[str, ...], generated: str, inste
         lines(sbatch_args=words)
     message = str(raised.value)
     assert "hosts: hpc" in message
-    assert f"contradicts {generated}, which is generated{f': use {instead}' if instead else ''}" in message
+    use = f": use {instead}" if instead else ""
+    is_generated = f"contradicts {generated}, which is generated{use}" in message
+    assert is_generated != (f"is not taken, as the dispatcher sets {generated} itself{use}" in message)
+
+
+def test_all_contradictions_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as raised:
+        lines(sbatch_args=("--requeue", "--no-requeue", "-plow", "--nice=5"))
+    assert str(raised.value).splitlines() == [
+        "hosts: hpc: 3 problems",
+        "  sbatch_args: --requeue contradicts --no-requeue, which is generated",
+        "  sbatch_args: --no-requeue is generated already",
+        "  sbatch_args: --partition=low is not taken, as the dispatcher sets --partition itself: use `partitions` and "
+        "`cpu_partitions`",
+    ]
 
 
 def test_what_contradicts_only_where_it_is_generated() -> None:
@@ -174,3 +191,42 @@ def test_sbatch_reads_what_was_meant(slurm: SlurmBed) -> None:
         job = slurm.submit(f"#!/bin/sh\n{directive('comment', f'[{word}]')}\n", "--hold")
         shown = slurm.run("squeue", "-h", "-j", job, "-O", "Comment:100").stdout
         assert shown.rstrip() == f"[{word}]"
+
+
+def scheduler(**keys: Any) -> SlurmScheduler:
+    return SlurmScheduler(SlurmHost(name="hpc", cluster="hpc", **keys), Hosts(), Layout("/data/lab"), 30.0)
+
+
+def test_options_of_a_job_that_contradict() -> None:
+    """It is not claimed for the host, and one message names all of them."""
+    request = Request(1, slurm=SlurmOptions(sbatch_args=("--requeue", "--mem-per-cpu=1G", "--nice=5", "-plow")))
+    assert scheduler(mem="64G").refuses(request).split("; ") == [
+        "sbatch_args: --requeue contradicts --no-requeue, which is generated",
+        "sbatch_args: --mem-per-cpu=1G contradicts --mem=64G, which is generated: use `mem`",
+        "sbatch_args: --partition=low is not taken, as the dispatcher sets --partition itself: use `partitions` and "
+        "`cpu_partitions`",
+    ]
+    assert "no option -Z" in scheduler().refuses(Request(1, slurm=SlurmOptions(sbatch_args=("-Z",))))
+    assert scheduler().refuses(Request(1, slurm=SlurmOptions(sbatch_args=("--nice=5",)))) == ""
+
+
+def test_arguments_of_a_partition_are_checked_at_the_start() -> None:
+    with pytest.raises(ConfigError, match="--requeue contradicts --no-requeue"):
+        scheduler(partitions=(Partition("a", sbatch_args=("--requeue",)),))
+
+
+@pytest.mark.parametrize(
+    ("keys", "projects", "expected"),
+    [
+        ({"wckey": "k"}, (), "--wckey=k"),
+        ({"wckey": "k", "job_project_source": "user"}, (("user", "ada"),), "--wckey=ada"),
+        ({"wckey": "k", "job_project_source": "label"}, (), "--wckey=k"),
+        ({"job_project_source": "workspace"}, (), "--wckey=lab"),
+    ],
+)
+def test_the_wckey(keys: dict[str, Any], projects: tuple[tuple[str, str], ...], expected: str) -> None:
+    request = Request(0, projects=projects)
+    layout = Layout("/home/w")
+    submission = Submission(name="d-1", bundles=(), directories=("/a",), layout=layout, request=request, groups=((0,),))
+    (script,) = scheduler(**keys).scripts(submission).values()
+    assert f"#SBATCH {expected}\n" in script.decode()

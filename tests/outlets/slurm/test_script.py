@@ -90,7 +90,7 @@ def test_what_cannot_be_rendered() -> None:
         script(submission(ROOT, "d" * 1025))
     with pytest.raises(TemplateError, match="backslash"):
         script(submission(Path("/a\\b"), NAME))
-    with pytest.raises(ConfigError, match=r"(?s)hosts: hpc.*--gpus=2 contradicts"):
+    with pytest.raises(ConfigError, match=r"(?s)hosts: hpc.*--gpus=2 is not taken"):
         scheduler(sbatch_args=("--gpus=2",))
 
 

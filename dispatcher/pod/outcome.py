@@ -119,7 +119,8 @@ def classify(ended: Ended, log_end: str) -> Ended:
         stopped = ended.exit_reason == PREEMPTED and not ended.by_scheduler
         return msgspec.structs.replace(ended, exit_reason=PREEMPTED, error=None, pod_stopped=stopped)
     if ended.exit_reason == SUPERSEDED or (code is None and not (ended.by_scheduler and ended.exit_reason)):
-        known = _what_is_known(ended, log_end) if code is None else ended.exit_reason
+        known = ": ".join(filter(None, (ended.exit_reason, ended.error)))
+        known = _what_is_known(ended, log_end) if code is None else known
         return msgspec.structs.replace(ended, exit_reason=LOST, error=known)
     lines = log_end.splitlines()
     # A wrapper adds 128 to the signal's number, as shells do.

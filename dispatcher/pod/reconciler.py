@@ -383,7 +383,7 @@ class Reconciler:
     def describe(self) -> dict[str, Any]:
         """The fields of the pod's file that say what it takes and what it runs."""
         self._shown_slots = self._attempts.slot_infos()
-        warnings = [note for outlet in self._outlets.values() for note in outlet.notes()]
+        warnings = [*self._attempts.notes(), *(note for outlet in self._outlets.values() for note in outlet.notes())]
         return {
             **self.offered(),
             "stopped": self._why_no_claims(),
@@ -557,7 +557,6 @@ class Reconciler:
             self._status_problem.reported,
             *self._backlog.limit_notes(),
             *self._fence.notes(),
-            *self._attempts.notes(),
             *self._queue_limits.notes(),
             *self._recovery.notes(),
             *self._on_disk.notes(),

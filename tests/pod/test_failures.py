@@ -79,6 +79,11 @@ def test_reasons(ended: Ended, log: str, expected: str) -> None:
     assert classify(ended, log).exit_reason == expected
 
 
+def test_one_that_was_superseded_keeps_what_is_known_of_the_cause() -> None:
+    assert classify(Ended(143, "superseded"), "").error == "superseded"
+    assert classify(Ended(143, "superseded", error="n1 is lost"), "").error == "superseded: n1 is lost"
+
+
 def test_a_kill_while_the_kernel_killed_for_memory() -> None:
     assert classify(Ended(137, oom_killed=True), "").exit_reason == "out of memory"
     assert classify(Ended(1, oom_killed=True), "").exit_reason == "exit 1"

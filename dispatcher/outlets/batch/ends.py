@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, LOST, NOT_REACHED, PREEMPTED, Ended
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, LOST, NOT_REACHED, PREEMPTED, SUPERSEDED, Ended
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.wrapper import DID_NOT_BEGIN, DOES_NOT_KNOW, did_not_begin
 
@@ -18,6 +18,13 @@ from dispatcher.outlets.wrapper import DID_NOT_BEGIN, DOES_NOT_KNOW, did_not_beg
 def needs_detail(own: Ended) -> bool:
     """Whether the scheduler is to be asked how the attempt ended, which it need not know for most."""
     return own.exit_code is None or bool(own.told_by_signal and not own.exit_reason)
+
+
+def why_superseded(own: Ended, told: JobState | None) -> Ended:
+    """An exit status with what the scheduler has told of the attempt when it was superseded."""
+    if own.exit_reason != SUPERSEDED or told is None or told.phase is not Phase.ENDED:
+        return own
+    return msgspec.structs.replace(own, error=told.why or own.error)
 
 
 def end_of(

@@ -14,7 +14,7 @@ from dispatcher.errors import OutletError, StorageError
 from dispatcher.outlets.base import NOT_REACHED, PREEMPTED, SUPERSEDED, Ended, GpuUse, Key, Unknown
 from dispatcher.outlets.batch import mirror
 from dispatcher.outlets.batch.conversation import Step
-from dispatcher.outlets.batch.ends import end_of, needs_detail
+from dispatcher.outlets.batch.ends import end_of, needs_detail, why_superseded
 from dispatcher.outlets.batch.gpu_use import ToldGpuUse
 from dispatcher.outlets.batch.mirror import Mirror
 from dispatcher.outlets.batch.provisioning import Loss
@@ -239,6 +239,7 @@ class Watcher:
             return
         # A program that could not be asked for details does not change what was told before.
         told = one.detail if one.state is None or _is_end(one.detail) else one.state
+        own = why_superseded(own, told)
         may_still_run = own.exit_code is None and told is not None and told.may_still_run
         if own.exit_code is None and not may_still_run and self._is_twin(one):
             return

@@ -44,6 +44,33 @@ wait "$child"; code=$?
 [ "$code" -ne 0 ] || exit 1
 exit "$code"
 """
+# Runs the words after `--`. Those before it ask every so many seconds whether the helper is ready: when it is not, such
+# as when its node is lost, the call is ended, which would hang. A server that cannot be asked says nothing.
+_WATCH_EVERY_S: Final = 10
+_WATCHED: Final = f"""
+ask=()
+while [[ $1 != -- ]]; do
+    ask+=("$1")
+    shift
+done
+shift
+exec 3<&0 </dev/null {{never}}<> <(:)
+"$@" <&3 3<&- & child=$!
+exec 3<&-
+(
+    exec >&2
+    while ! read -rt {_WATCH_EVERY_S} -u "$never"; do
+        ready=$("${{ask[@]}}" 2>/dev/null) || continue
+        [[ $ready == True ]] || break
+    done
+    kill "$child"
+) & watch=$!
+wait "$child"
+status=$?
+kill "$watch" 2>/dev/null
+exit "$status"
+"""
+_READY_PATH: Final = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
 _TERMINATED: Final = re.compile(r"command terminated with (?:non-zero )?exit code:? (?:.*exit code )?(\d+)")
 
 
@@ -106,13 +133,21 @@ class HelperRoad:
     def _call(self, exchange: Exchange, pod: str, ends_at_s: float) -> Steps[tuple[Finished, Sequence[Any] | None]]:
         self.sent_bytes += exchange.size
         words = self._exec(pod, USING + agent_words(PYTHON)[-1])
-        program = exchange.program(words, max(1, round(ends_at_s - time.monotonic())))
+        program = exchange.program(self._watched(pod, words), max(1, round(ends_at_s - time.monotonic())))
         self._calls += 1
         try:
             finished = yield program
         finally:
             self._calls -= 1
         return finished, exchange.answers(finished.out)
+
+    def _watched(self, pod: str, words: Sequence[str]) -> list[str]:
+        """The words of a call that ends when the helper is not ready any more, such as when its node is lost."""
+        asked = self._kubectl.words(
+            "get", "pods", f"--field-selector=metadata.name={pod}", f"--output=jsonpath={_READY_PATH}",
+            request_s=_WATCH_EVERY_S,
+        )  # fmt: skip
+        return ["bash", "-c", _WATCHED, "call", *asked, "--", *words]
 
     def _may_work_again(self, pod: str, finished: Finished) -> Steps[bool]:
         if (yield from self._helper.is_gone(pod)):

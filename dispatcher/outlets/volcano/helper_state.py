@@ -17,7 +17,7 @@ class Stage(enum.Enum):
     ABSENT = "absent"
     WAITING = "waiting"
     READY = "ready"
-    # Its Job is over, and has to be deleted before there can be another one.
+    # Its Job is over, or its node is lost: it has to be deleted before there can be another one.
     ENDED = "ended"
     # It waits for what will not come by itself.
     BROKEN = "broken"
@@ -51,6 +51,10 @@ def judge(name: str, objects: Sequence[_Object]) -> HelperState:
     ready = [pod for pod in pods if _is_ready(pod)]
     if ready:
         return HelperState(stage=Stage.READY, pod=ready[0]["metadata"]["name"])
+    lost = [pod for pod in pods if _is_lost(pod)]
+    if lost:
+        why = f"node {lost[0]['spec'].get('nodeName')} does not answer"
+        return HelperState(stage=Stage.ENDED, pod=lost[0]["metadata"]["name"], why=why)
     for word in ("Complete", "Failed"):
         condition = _condition(job, word)
         if condition.get("status") == "True":
@@ -102,6 +106,13 @@ def _is_live_pod_of(pod: _Object, job: _Object) -> bool:
 
 def _is_ready(pod: _Object) -> bool:
     return pod["status"].get("phase") == "Running" and _condition(pod, "Ready").get("status") == "True"
+
+
+def _is_lost(pod: _Object) -> bool:
+    """Whether its node does not answer: then the control plane calls it not ready, and its container is as it was."""
+    statuses = list(_container_statuses(pod))
+    is_as_before = bool(statuses) and all(status.get("ready") for status in statuses)
+    return pod["status"].get("phase") == "Running" and is_as_before and not _is_ready(pod)
 
 
 def _condition(one: _Object, type_: str) -> _Object:

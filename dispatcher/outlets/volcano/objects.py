@@ -41,6 +41,7 @@ class Condition(Part, frozen=True, kw_only=True):
     status: str = ""
     reason: str = ""
     message: str = ""
+    last_transition_time: str | None = None
 
 
 class JobPhase(Part, frozen=True, kw_only=True):

@@ -144,7 +144,7 @@ def _with(state: JobState, **changes: object) -> JobState:
 def _deleted(seen: Seen, common: JobState) -> JobState:
     live = seen.live_pods
     if live and all(map(_is_silent, live)):
-        why = f"its Job was deleted, and {_nodes(live)} does not answer"
+        why = f"its Job was deleted, and {_silence(live)}"
         return _with(common, phase=Phase.ENDED, why=_told(why, seen.events), may_still_run=True)
     if live or not seen.pods:
         return _with(common, phase=Phase.RUNNING, why="its Job was deleted, and its last pods are being ended")
@@ -154,13 +154,18 @@ def _deleted(seen: Seen, common: JobState) -> JobState:
 
 def _running(seen: Seen, common: JobState) -> JobState:
     word = "" if seen.phase == "Running" else seen.phase
+    silent = [pod for pod in seen.live_pods if _is_silent(pod)]
+    if silent:
+        given_up = [pod for pod in silent if pod.metadata.deletion_timestamp]
+        if len(given_up) == len(seen.live_pods):
+            # The cluster has waited for the node for as long as it does, which is no proof that nothing runs there.
+            why = f"{_silence(silent)}, and the cluster has evicted {_names(silent)}"
+            return _with(common, phase=Phase.ENDED, why=_told(why, seen.events), may_still_run=True)
+        return _with(common, why=f"{_silence(silent)}; {_names(silent)} may still run there")
     leaving = [pod for pod in seen.pods if pod.metadata.deletion_timestamp or _was_evicted(pod)]
     if leaving and seen.phase not in ("Aborting", "Aborted") and seen.first_failed is None:
         why = f"preempted: {_names(leaving)} is being evicted"
         return _with(common, phase=Phase.RUNNING, why=why, was_preempted=True)
-    silent = [pod for pod in seen.live_pods if _is_silent(pod)]
-    if silent:
-        return _with(common, why=f"{_nodes(silent)} does not answer; {_names(silent)} may still run there")
     return _with(common, phase=Phase.RUNNING, why=f"{word}: its pods are being ended" if word else "")
 
 
@@ -267,6 +272,13 @@ def _is_silent(pod: Pod) -> bool:
         return True
     is_called_unready = ready is not None and ready.status != "True" and ready.reason != "Evict"
     return pod.status.phase == "Running" and is_called_unready and bool(states) and all(one.ready for one in states)
+
+
+def _silence(pods: Sequence[Pod]) -> str:
+    """Which nodes do not answer, and since when, as the control plane has noted it."""
+    times = [ready.last_transition_time for pod in pods if (ready := pod.condition("Ready")) is not None]
+    since = min(filter(None, times), default="")
+    return f"{_nodes(pods)} does not answer" + (f" since {since}" if since else "")
 
 
 def _was_evicted(pod: Pod) -> bool:

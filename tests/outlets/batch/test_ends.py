@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, LOST, NOT_REACHED, PREEMPTED, TIME_LIMIT, Ended
-from dispatcher.outlets.batch.ends import end_of
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, LOST, NOT_REACHED, PREEMPTED, SUPERSEDED, TIME_LIMIT, Ended
+from dispatcher.outlets.batch.ends import end_of, why_superseded
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 
 NONE = Ended(None)
@@ -59,6 +59,14 @@ def test_one_that_a_signal_of_somebody_else_stopped_is_not_done(code: int) -> No
     assert end(own, told(CANCELLED, may_still_run=True)) == (code, CANCELLED)
     assert end(own, told(was_preempted=True)) == (code, PREEMPTED)
     assert end(own, told()) == (code, "")
+
+
+def test_one_that_was_superseded_tells_why() -> None:
+    own = Ended(143, SUPERSEDED)
+    lost = JobState(phase=Phase.ENDED, why="n1 does not answer", may_still_run=True)
+    assert why_superseded(own, lost) == Ended(143, SUPERSEDED, error="n1 does not answer")
+    assert why_superseded(own, None) == own
+    assert why_superseded(Ended(143), lost) == Ended(143)
 
 
 def test_that_a_job_completed_is_not_believed_without_an_exit_status() -> None:

@@ -154,8 +154,7 @@ def test_a_node_that_is_lost_with_the_helper(site: Site) -> None:
     first = ask(connection, Run(words=["uname", "-n"])).out.strip()
     node = site.k8s.pod(first)["spec"]["nodeName"]
     site.k8s.node_away(node)
-    why = unreached(connection, [Run(words=["uname", "-n"])], timeout_s=10)
-    assert first in why
-    other = ask(connection, Run(words=["uname", "-n"]), timeout_s=60).out.strip()
+    # The call that hangs there is ended, and repeated where another helper is.
+    other = ask(connection, Run(words=["uname", "-n"]), timeout_s=300).out.strip()
     assert other != first
     assert site.k8s.pod(other)["spec"]["nodeName"] != node

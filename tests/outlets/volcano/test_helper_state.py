@@ -34,6 +34,15 @@ def test_a_ready_pod_of_this_job_alone_is_used() -> None:
     assert judge(NAME, [job(), deleted, pod(READY, name="q")]).pod == "q"
 
 
+def test_one_whose_node_does_not_answer_has_to_be_replaced() -> None:
+    """The Job makes no other pod before the cluster has given up the node, which takes minutes."""
+    runs = {"phase": "Running", "containerStatuses": [{"name": "helper", "ready": True}]}
+    lost = pod({**runs, "conditions": [{"type": "Ready", "status": "False"}]})
+    lost["spec"] = {"nodeName": "n1"}
+    state = judge(NAME, [job(), lost])
+    assert (state.stage, state.pod, state.why) == (Stage.ENDED, "p", "node n1 does not answer")
+
+
 def test_a_job_that_is_being_deleted_is_waited_for() -> None:
     state = judge(NAME, [job(deletionTimestamp="2026-11-22T16:00:00Z"), pod(READY)])
     assert state.stage is Stage.WAITING

@@ -146,6 +146,20 @@ def test_nodes_that_do_not_answer(shown: dict[str, Any], phase: Phase) -> None:
         assert state.why == f"n2 does not answer; {NAME}-worker-1 may still run there"
 
 
+def test_since_when_a_node_does_not_answer_and_that_the_cluster_has_given_it_up() -> None:
+    """The cluster evicts its pods some minutes later, which proves no end: it may still run there."""
+    since = {**UNREADY, "lastTransitionTime": "2026-11-22T10:18:12Z"}
+    silent = {"container": RUNS, "conditions": [since]}
+    state = told(job("Running"), pod("Running", **silent))
+    told_since = "n1 does not answer since 2026-11-22T10:18:12Z"
+    assert (state.phase, state.why) == (Phase.UNKNOWN, f"{told_since}; {NAME}-worker-0 may still run there")
+    evicted = told(job("Terminated"), pod("Running", deleted=True, **silent))
+    assert (evicted.phase, evicted.may_still_run, evicted.was_preempted) == (Phase.ENDED, True, False)
+    assert evicted.why == f"{told_since}, and the cluster has evicted {NAME}-worker-0"
+    both = (pod("Running", deleted=True, **silent), pod("Running", 1, container=RUNS, conditions=[READY]))
+    assert told(job("Running", 2), *both).phase is Phase.UNKNOWN
+
+
 @pytest.mark.parametrize("phase", ["Running", "Terminating", "Terminated"])
 @pytest.mark.parametrize(
     "shown",

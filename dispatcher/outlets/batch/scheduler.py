@@ -68,7 +68,8 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
 
     `directories` are those of the attempts on the host, in the order of `bundles`. `layout` is that of the host, below
     which the script is written to `layout.submission_script(name)`. Each member of `groups` is the indices of the
-    bundles that one job runs one after the other; without packing each group has one.
+    bundles that one job runs one after the other; without packing each group has one. `accepted` are the indices of the
+    bundles that the scheduler has accepted before: they are not submitted again.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True):
     request: Request
     time_limit_s: float | None = None
     groups: tuple[tuple[int, ...], ...] = ()
+    accepted: frozenset[int] = frozenset()
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +96,13 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NoRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """It was not accepted, because there is no room now; it is submitted again with the next poll, as nothing fails."""
+    """It was not accepted, because there is no room now; it is submitted again with the next poll, as nothing fails.
+
+    `accepted` are the indices of the bundles that were accepted all the same: the others are submitted again.
+    """
 
     why: str
+    accepted: frozenset[int] = frozenset()
 
 
 class Doubtful(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from dispatcher.outlets.remote.operations import Deliver, Failed, Operation
 
 
 class Sending:
-    """One submission that is not known to the scheduler yet.
+    """One submission that is not known to the scheduler yet, or not all of it.
 
     `is_held`: it waits for its code. `is_tried`: the scheduler may have accepted it. `waits_for` is why the scheduler
     has no room for it now, and `not_before_s` when it is asked again.
@@ -109,7 +109,7 @@ class Sender:
     def withdraw(self, name: str) -> Sequence[Bundle]:
         """Take a submission back that was not tried yet; its bundles, none when it is too late."""
         sending = self._unsent.get(name)
-        if sending is None or sending.is_tried:
+        if sending is None or sending.is_tried or sending.submission.accepted:
             return ()
         del self._unsent[name]
         return sending.submission.bundles
@@ -126,7 +126,9 @@ class Sender:
 
     def found(self, name: str) -> None:
         """The scheduler knows this one, although its answer was lost or doubtful."""
-        if self._unsent.pop(name, None) is not None:
+        sending = self._unsent.get(name)
+        if sending is not None and not sending.submission.accepted:
+            del self._unsent[name]
             self._brake.accepted()
 
     def drop(self, name: str) -> None:
@@ -200,8 +202,9 @@ class Sender:
         elif isinstance(meant, Refused):
             self._refused(sending, meant)
         elif isinstance(meant, NoRoom):
+            sending.submission = msgspec.structs.replace(sending.submission, accepted=meant.accepted)
             # What was delivered is there.
-            sending.operations = sending.operations[-1:]
+            sending.operations = [self._scheduler.submit(sending.submission)]
             sending.waits_for = meant.why
             sending.not_before_s = time.monotonic() + self._room_again_s
             sending.is_tried = False

@@ -150,7 +150,8 @@ class VolcanoScheduler:
     def _jobs(self, submission: Submission) -> list[dict[str, Any]]:
         path = self._layout.templates_dir / FILE
         template = read_template(path)
-        jobs = [job_of(self._host, submission, index, self._grace_s) for index in range(len(submission.bundles))]
+        wanted = (index for index in range(len(submission.bundles)) if index not in submission.accepted)
+        jobs = [job_of(self._host, submission, index, self._grace_s) for index in wanted]
         return [merged(job, template, path) for job in jobs] if template else jobs
 
 

@@ -61,6 +61,7 @@ def accepted(kubectl: Kubectl, submission: Submission, answer: Any) -> Accepted 
     made, begin, shown = answer.out.partition("{")
     wanted = {job_name(submission.name, at): identity(one) for at, one in enumerate(submission.bundles)}
     names = {line.rpartition("/")[2] for line in made.split()}
+    names |= {job_name(submission.name, at) for at in submission.accepted}
     found = problems(answer.exit_code, answer.err)
     if begin:
         try:
@@ -70,8 +71,16 @@ def accepted(kubectl: Kubectl, submission: Submission, answer: Any) -> Accepted 
     if names >= wanted.keys():
         return Accepted(handle=submission.name)
     if names:
-        return Doubtful(why=f"only {len(names)} of {len(wanted)} Jobs were accepted: {_text(kubectl, found)}")
+        return _partly(kubectl, found, frozenset(at for at, name in enumerate(wanted) if name in names), len(wanted))
     return _refused(kubectl, found, was_shown=bool(begin))
+
+
+def _partly(kubectl: Kubectl, found: Sequence[Problem], made: frozenset[int], count: int) -> NoRoom | Doubtful:
+    """What it means that only some of the Jobs were made."""
+    over = [problem for problem in found if problem.reason is Reason.QUOTA]
+    if over and all(problem.reason in (Reason.QUOTA, Reason.EXISTS) for problem in found):
+        return NoRoom(why=_text(kubectl, over), accepted=made)
+    return Doubtful(why=f"only {len(made)} of {count} Jobs were accepted: {_text(kubectl, found)}")
 
 
 def _ours(text: str, wanted: Mapping[str, Mapping[str, str]]) -> set[str]:

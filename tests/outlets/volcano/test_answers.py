@@ -117,7 +117,15 @@ def test_refused(err: str, is_transient: bool, words: str) -> None:
 def test_a_quota_that_is_used_up_is_waited_for() -> None:
     found = meant(Ran(exit_code=1, err=SERVER.format("Forbidden") + QUOTA))
     assert isinstance(found, NoRoom)
+    assert found.accepted == frozenset()
     assert "exceeded quota: q" in found.why
+
+
+def test_of_a_batch_that_a_quota_lets_in_partly_the_rest_is_waited_for() -> None:
+    found = meant(Ran(exit_code=1, out=made(1), err=SERVER.format("Forbidden") + QUOTA))
+    assert isinstance(found, NoRoom)
+    assert found.accepted == {1}
+    assert found.why.startswith(SERVER.format("Forbidden") + QUOTA)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +139,6 @@ def test_a_quota_that_is_used_up_is_waited_for() -> None:
         Ran(exit_code=1, err="error: read tcp 1.2.3.4:5->6.7.8.9:443: read: connection reset by peer"),
         Ran(exit_code=1, err=SERVER.format("Timeout") + "request did not complete within requested timeout"),
         Ran(exit_code=1, err=SERVER.format("InternalError") + "etcdserver: request timed out"),
-        Ran(exit_code=1, out=made(0), err=SERVER.format("Forbidden") + QUOTA),
         # It was there, and could not be shown.
         Ran(exit_code=1, err=exists(0, 1)),
         Ran(exit_code=1, out=made(0) + "{", err=exists(1)),

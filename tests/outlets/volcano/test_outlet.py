@@ -98,6 +98,27 @@ def test_a_job_that_somebody_deletes(place: VolcanoPlace) -> None:
     assert place.there("run_state/jobs/a/1/superseded").exists()
 
 
+def test_a_quota_that_lets_a_part_of_a_batch_in(place: VolcanoPlace) -> None:
+    """The others wait with the server's own reason, and run when there is room: no dispatcher is blamed."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}}
+    place.bed.create({**quota, "spec": {"hard": {"count/jobs.batch.volcano.sh": "1"}}})
+    path = f"/api/v1/namespaces/{place.bed.namespace}/resourcequotas/q"
+    wait_until(lambda: place.bed.api.get(path).get("status", {}).get("used"), "the quota is counted")
+    bundles = [place.claim(job, f"echo {job} >>ran", Request(0)) for job in ("a", "b")]
+    place.outlet.submit(bundles)
+    first, second = (bundle.key for bundle in bundles)
+
+    def why() -> str:
+        status = place.outlet.poll([first, second])[second].status
+        return status.why if isinstance(status, Pending) else ""
+
+    assert place.end(first).exit_code == 0
+    wait_until(lambda: "exceeded quota: q" in why(), "the reason is told", place.patience_s)
+    place.bed.api.delete(path)
+    assert place.end(second).exit_code == 0
+    assert place.there("ran").read_text() == "a\nb\n"
+
+
 def test_what_was_cancelled_before_it_ran_ends_at_once(place: VolcanoPlace) -> None:
     """There is no wrapper that would have to notice it."""
     with place.holding():

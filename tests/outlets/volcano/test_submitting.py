@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from beds.bed import wait_for
 from beds.volcano import VolcanoBed
@@ -165,10 +166,13 @@ def test_a_quota(jobs: VolcanoJobs) -> None:
     wait_for(lambda: jobs.bed.api.get(quota).get("status", {}).get("used"), 60, "the quota to be counted")
     (asked,) = jobs.scheduler.limits_query()
     assert jobs.scheduler.limits([jobs.carry_out(asked)]).in_flight == 2
-    partly = jobs.send(jobs.prepare(NAME, "exit 3", "exit 3", "exit 3"))
-    assert isinstance(partly, Doubtful)
-    assert "only 2 of 3 Jobs were accepted" in partly.why
+    given = jobs.prepare(NAME, "exit 3", "exit 3", "exit 3")
+    partly = jobs.send(given)
+    assert isinstance(partly, NoRoom)
+    assert partly.accepted == {0, 1}
     assert "exceeded quota: q" in partly.why
+    rest = msgspec.structs.replace(given, accepted=partly.accepted)
+    assert jobs.send(rest) == partly, "nothing is made twice"
     found = jobs.send(make_submission("d-0123456789ab-9876543210"))
     assert isinstance(found, NoRoom)
     assert "exceeded quota: q" in found.why

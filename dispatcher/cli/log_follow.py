@@ -196,7 +196,7 @@ class Follower:
         while True:
             has_ended = self._has_ended(job, number)
             with contextlib.suppress(FileNotFoundError):
-                return open(paths.log, "rb", buffering=0)
+                return open(paths.directory / self._choice.name, "rb", buffering=0)
             if not paths.directory.is_dir():
                 raise StateError(f"{job} has no attempt {number}")
             if has_ended:
@@ -226,7 +226,8 @@ class Follower:
 
         hosts_file = self._choice.hosts_file
         config = self._workspace.readable_config
-        return log_elsewhere(config if hosts_file is None else load_config(config.layout, hosts_file), paths)
+        config = config if hosts_file is None else load_config(config.layout, hosts_file)
+        return log_elsewhere(config, paths, self._choice.rank or 0)
 
     def _follow_elsewhere(self, elsewhere: Elsewhere, job: str, number: int) -> None:
         """Copy what was brought home of the log, then the rest from where it is written."""
@@ -236,6 +237,10 @@ class Follower:
             return self._output.stopping.is_set() or self._is_over(job, number)
 
         several = several_logs(elsewhere)
+        if several and self._choice.rank is not None:
+            if self._choice.rank >= len(several):
+                raise StateError(f"{job} runs on {len(several)} machines: there is no rank {self._choice.rank}")
+            several = several[self._choice.rank : self._choice.rank + 1]
         if several:
             from dispatcher.cli.worker_logs import follow_several
 
@@ -245,7 +250,7 @@ class Follower:
         sink, offset = self._sink(job, self._choice.pattern), 0
         with (
             contextlib.suppress(FileNotFoundError),
-            open(self._workspace.layout.attempt(job, number).log, "rb") as file,
+            open(self._workspace.layout.attempt(job, number).directory / self._choice.name, "rb") as file,
         ):
             show(file, sink, self._choice.tail)
             offset = file.tell()

@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, Protocol
 import msgspec
 
 from dispatcher.errors import UsageError
+from dispatcher.workspace import log_name
 
 _BLOCK: Final = 1 << 20
 _REWRITTEN: Final = re.compile(rb"[^\n]*\r[^\n]*")
@@ -35,13 +36,20 @@ class Sink(Protocol):
 class Choice(msgspec.Struct, frozen=True):
     """What is shown of logs: which attempt (None: the last one), only the last lines, only lines with a match.
 
-    `hosts_file` has hosts where attempts may run.
+    `hosts_file` has hosts where attempts may run. `rank` is the process of an attempt on several machines; None: the
+    first one, or when they are followed all that have a log on a machine of their own.
     """
 
     attempt: int | None = None
     tail: int | None = None
     pattern: re.Pattern[str] | None = None
     hosts_file: Path | None = None
+    rank: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the log in the attempt's directory."""
+        return log_name(self.rank or 0)
 
 
 class Stopped(Exception):

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
+import msgspec
 
 from dispatcher.base.messages import counted
 from dispatcher.cli.common import WholeNumber, jobs_argument, open_workspace, state_option, where_option
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.log_lines import Choice, Headed, Lines, Output, Sink, read_pattern, show
+from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note
 from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import StateError, UsageError
@@ -31,13 +33,29 @@ _FOLLOWED_LINES: Final = 10
 _ENDED: Final = frozenset({State.DONE, State.FAILED, State.ABANDONED})
 
 
+class _Which(msgspec.Struct, frozen=True, kw_only=True):
+    """Which log of a job; None: not said."""
+
+    attempt: int | None = None
+    rank: int | None = None
+
+
+_which_options: Final = one_argument("which", _Which, (
+    click.option("--attempt", type=WholeNumber(1), metavar="N", help="Which attempt.  [default: the last one]"),
+    click.option(
+        "--rank", type=WholeNumber(0), metavar="N",
+        help="Which process of a job on several machines.  [default: 0; with -f all of a TPU VM]",
+    ),
+))  # fmt: skip
+
+
 @click.command()
 @jobs_argument
 @state_option
 @where_option
 @click.option("-f", "--follow", is_flag=True, help="Follow the log until the job has ended; wait for a queued job.")
 @click.option("--grep", metavar="REGEX", help="Only lines with a match; exit code 1 when there is none.")
-@click.option("--attempt", type=WholeNumber(1), metavar="N", help="Which attempt.  [default: the last one]")
+@_which_options
 @click.option(
     "-n",
     "--tail",
@@ -53,7 +71,7 @@ def logs(
     where: Where,
     follow: bool,
     grep: str | None,
-    attempt: int | None,
+    which: _Which,
     tail: int | None,
     hosts_file: Path | None,
 ) -> int:
@@ -80,13 +98,14 @@ def logs(
     if follow:
         from dispatcher.cli.log_follow import Follower
 
-        choice = Choice(attempt, _FOLLOWED_LINES if tail is None and not is_one else tail, pattern, hosts_file)
+        lines = _FOLLOWED_LINES if tail is None and not is_one else tail
+        choice = Choice(which.attempt, lines, pattern, hosts_file, which.rank)
         followed = chosen if is_one else _unended(snapshot, chosen, named=jobs)
         Follower(workspace, output, choice, names_jobs=not is_one).follow(followed)
         return _NOTHING if pattern is not None and output.is_empty else 0
-    choice = Choice(attempt, tail, pattern)
+    choice = Choice(which.attempt, tail, pattern, rank=which.rank)
     if is_one:
-        number = attempt or snapshot.records[chosen[0]].attempt
+        number = which.attempt or snapshot.records[chosen[0]].attempt
         has_log = _print_one(workspace, chosen[0], number, output, choice)
     else:
         has_log = _print_several(workspace, snapshot, chosen, output, choice)
@@ -111,8 +130,10 @@ def _print_one(workspace: Workspace, job: str, number: int, output: Output, choi
         if not paths.directory.is_dir():
             known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
             raise StateError(f"{job} has no attempt {number} (attempts: {known})")
-        removed = ": `dispatcher clean` removed it" if os.path.exists(paths.cleaned) else ""
-        note(f"attempt {number} of {job} has no log{removed}")
+        why = ": `dispatcher clean` removed it" if os.path.exists(paths.cleaned) else ""
+        if choice.rank and os.path.exists(paths.log):
+            why = f" of rank {choice.rank}: it ran on one machine, or this log comes when the attempt has ended (-f)"
+        note(f"attempt {number} of {job} has no log{why}")
     return has_log
 
 
@@ -135,7 +156,7 @@ def _print_several(
 def _copy_log(paths: AttemptPaths, out: Sink, choice: Choice) -> bool:
     """Copy what a log has now; whether there is one."""
     try:
-        with open(paths.log, "rb", buffering=0) as file:
+        with open(paths.directory / choice.name, "rb", buffering=0) as file:
             if choice.pattern is None:
                 # A log without a line has its heading all the same.
                 out.write(b"")

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher import contract
 from dispatcher.cli.log_lines import Sink
 from dispatcher.cli.printing import note
 from dispatcher.config import Config
@@ -21,7 +22,7 @@ from dispatcher.outlets.batch.identity import read_submission
 from dispatcher.outlets.kinds import located, make_road
 from dispatcher.outlets.remote.asking import carry_out
 from dispatcher.outlets.remote.road import LogRoad
-from dispatcher.workspace import AttemptPaths
+from dispatcher.workspace import AttemptPaths, log_name
 
 _BLOCK: Final = 1 << 16
 _CHECK_S: Final = 1.0
@@ -32,15 +33,22 @@ _LONGEST_PAUSE_S: Final = 60.0
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Where an attempt's own log is: a directory where `road` leads, which `follow_elsewhere` closes."""
+    """Where an attempt's own log is: the file `name` of a directory where `road` leads; `follow_elsewhere` closes it.
+
+    Of an attempt with a log on each of several machines it is that of the first one, until `several_logs` tells all.
+    """
 
     host: str
     road: LogRoad
     directory: str
+    name: str = contract.LOG_FILE
 
 
-def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
-    """Where the attempt writes its log; None when that is the file in the workspace, or the host is unknown here."""
+def log_elsewhere(config: Config, paths: AttemptPaths, rank: int = 0) -> Elsewhere | None:
+    """Where the process `rank` of the attempt writes its log.
+
+    None when that is a file in the workspace, or the host is unknown here.
+    """
     submission = read_submission(paths)
     if submission is None or submission.directory in ("", os.fspath(paths.directory)):
         return None
@@ -48,9 +56,8 @@ def log_elsewhere(config: Config, paths: AttemptPaths) -> Elsewhere | None:
     if host is None:
         note(f"{submission.outlet} is no configured host: only what was copied from there before is shown")
         return None
-    return Elsewhere(
-        host.name, make_road(located(host, config, submission.location), config, _owner()), submission.directory
-    )
+    road = make_road(located(host, config, submission.location), config, _owner())
+    return Elsewhere(host.name, road, submission.directory, log_name(rank))
 
 
 def several_logs(where: Elsewhere) -> list[Elsewhere]:
@@ -117,12 +124,12 @@ def _follow(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bo
 
 
 def _copy(
-    where: Elsewhere, words: Callable[[str, int], list[str]], offset: int, out: Sink, is_over: Callable[[], bool]
+    where: Elsewhere, words: Callable[[str, int, str], list[str]], offset: int, out: Sink, is_over: Callable[[], bool]
 ) -> tuple[int, int, str]:
     """Copy the log from `offset` on, with the words of the road; see `_run`."""
     try:
         carry_out(where.road.reach(_REACH_S))
-        command = words(where.directory, offset)
+        command = words(where.directory, offset, where.name)
     except OutletError as error:
         return 0, 1, str(error)
     return _run(command, out, is_over)

@@ -37,6 +37,18 @@ def test_logs(lab):
     assert "did you mean 'base'?" in lab.run("logs", "bas").err
 
 
+def test_logs_of_another_rank(lab):
+    lab.put("base", "failed")
+    directory = lab.attempt("base", 1, log="of rank 0\n")
+    (directory / "output.1.log").write_text("of rank 1\nends\n")
+    assert lab.run("logs", "base").out == "of rank 0\n"
+    assert lab.run("logs", "base", "--rank", "1").out == "of rank 1\nends\n"
+    assert lab.run("logs", "base", "--rank", "1", "-n", "1").out == "ends\n"
+    outcome = lab.run("logs", "base", "--rank", "2")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "attempt 1 of base has no log of rank 2" in outcome.err
+
+
 @pytest.mark.parametrize("how", ["exit", "record", "killed"])
 def test_following_ends_with_the_attempt(lab, how):
     lab.put("base", "running")

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher import contract
 from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello, Operation, Run
 from dispatcher.outlets.remote.road import LocalRoad, Road
@@ -57,11 +58,11 @@ class DividedRoad:
     def reach(self, timeout_s: float) -> Talk:
         return self._files.reach(timeout_s)
 
-    def follow_words(self, directory: str, offset: int) -> list[str]:
-        return self._files.follow_words(directory, offset)
+    def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return self._files.follow_words(directory, offset, name)
 
-    def rest_words(self, directory: str, offset: int) -> list[str]:
-        return self._files.rest_words(directory, offset)
+    def rest_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return self._files.rest_words(directory, offset, name)
 
     def close(self) -> None:
         self._files.close()

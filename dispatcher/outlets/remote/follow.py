@@ -23,18 +23,17 @@ exit 0
 _REST: Final = '[ ! -e "$1/$3" ] || tail -c "+$2" -- "$1/$3"'
 
 
-def follow_command(directory: str, offset: int) -> list[str]:
-    """The command that prints the log from `offset` on, until the attempt in `directory` has ended or stdin has.
+def follow_command(directory: str, offset: int, name: str) -> list[str]:
+    """The command that prints the log of this name from `offset` on, until the attempt in `directory` or stdin ends.
 
     Its status is 0 when the attempt has ended. The last lines may be missing then: `rest_command`.
     """
-    names = (contract.LOG_FILE, contract.EXIT_FILE)
-    return ["sh", "-c", _FOLLOW, "sh", directory, str(offset + 1), *names]
+    return ["sh", "-c", _FOLLOW, "sh", directory, str(offset + 1), name, contract.EXIT_FILE]
 
 
-def rest_command(directory: str, offset: int) -> list[str]:
-    """The command that prints the log from `offset` on, as far as it is now."""
-    return ["sh", "-c", _REST, "sh", directory, str(offset + 1), contract.LOG_FILE]
+def rest_command(directory: str, offset: int, name: str) -> list[str]:
+    """The command that prints the log of this name from `offset` on, as far as it is now."""
+    return ["sh", "-c", _REST, "sh", directory, str(offset + 1), name]
 
 
 def over_ssh(target: str, command: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from dispatcher import contract
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import follow, ssh
 from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_command, agent_words, nothing, talk_once
@@ -24,14 +25,14 @@ class LogRoad(Protocol):
         Answers with a road to each machine where an attempt has a log on each of several; else with nothing.
         """
 
-    def follow_words(self, directory: str, offset: int) -> list[str]:
-        """The command that prints an attempt's log from `offset` on, until the attempt has ended or stdin has.
+    def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        """The command that prints an attempt's log `name` from `offset` on, until the attempt has ended or stdin has.
 
         Its status is 0 when the attempt has ended. The last lines may be missing then: `rest_words`.
         """
 
-    def rest_words(self, directory: str, offset: int) -> list[str]:
-        """The command that prints an attempt's log from `offset` on, as far as it is now."""
+    def rest_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        """The command that prints an attempt's log `name` from `offset` on, as far as it is now."""
 
     def close(self) -> None:
         """Nothing of it is under way any more."""
@@ -73,11 +74,11 @@ class LocalRoad:
     def reach(self, timeout_s: float) -> Talk:
         return nothing()
 
-    def follow_words(self, directory: str, offset: int) -> list[str]:
-        return follow.follow_command(directory, offset)
+    def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return follow.follow_command(directory, offset, name)
 
-    def rest_words(self, directory: str, offset: int) -> list[str]:
-        return follow.rest_command(directory, offset)
+    def rest_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return follow.rest_command(directory, offset, name)
 
     def close(self) -> None:
         """Nothing stays open between calls."""
@@ -115,11 +116,11 @@ class SshRoad:
     def reach(self, timeout_s: float) -> Talk:
         return nothing()
 
-    def follow_words(self, directory: str, offset: int) -> list[str]:
-        return follow.over_ssh(self.shared.target, follow.follow_command(directory, offset))
+    def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return follow.over_ssh(self.shared.target, follow.follow_command(directory, offset, name))
 
-    def rest_words(self, directory: str, offset: int) -> list[str]:
-        return follow.over_ssh(self.shared.target, follow.rest_command(directory, offset))
+    def rest_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return follow.over_ssh(self.shared.target, follow.rest_command(directory, offset, name))
 
     def close(self) -> None:
         if self.shared.is_open():

@@ -69,11 +69,11 @@ class WorkerLog:
     def reach(self, timeout_s: float) -> Talk:
         return nothing()
 
-    def follow_words(self, directory: str, offset: int) -> list[str]:
-        return self._words(follow.follow_command(directory, offset))
+    def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return self._words(follow.follow_command(directory, offset, name))
 
-    def rest_words(self, directory: str, offset: int) -> list[str]:
-        return self._words(follow.rest_command(directory, offset))
+    def rest_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return self._words(follow.rest_command(directory, offset, name))
 
     def close(self) -> None:
         """It keeps nothing open."""
@@ -112,11 +112,11 @@ class WorkersRoad:
         addresses = yield from self._addresses(min(timeout_s, _DESCRIBE_LIMIT_S))
         return [WorkerLog(self._host, index) for index in range(len(addresses))] if len(addresses) > 1 else ()
 
-    def follow_words(self, directory: str, offset: int) -> list[str]:
-        return self._first_log.follow_words(directory, offset)
+    def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return self._first_log.follow_words(directory, offset, name)
 
-    def rest_words(self, directory: str, offset: int) -> list[str]:
-        return self._first_log.rest_words(directory, offset)
+    def rest_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return self._first_log.rest_words(directory, offset, name)
 
     def close(self) -> None:
         """Nothing stays open between calls."""

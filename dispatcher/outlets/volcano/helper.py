@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dispatcher import contract
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.batch.identity import workspace_id
@@ -115,11 +116,11 @@ class HelperRoad:
         yield from self._reached(time.monotonic() + timeout_s)
         return ()
 
-    def follow_words(self, directory: str, offset: int) -> list[str]:
-        return self._run(follow.follow_command(directory, offset))
+    def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return self._run(follow.follow_command(directory, offset, name))
 
-    def rest_words(self, directory: str, offset: int) -> list[str]:
-        return self._run(follow.rest_command(directory, offset))
+    def rest_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
+        return self._run(follow.rest_command(directory, offset, name))
 
     def close(self) -> None:
         self._helper.close()

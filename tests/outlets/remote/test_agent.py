@@ -313,6 +313,22 @@ def test_of_a_long_file_its_end_tells_whether_it_is_the_same(here: Connection, t
     assert seen.grown == {"metrics.jsonl": Grown(content=b"more", at=len(content), size=len(content) + 4)}
 
 
+def test_the_logs_of_further_processes_come_with_the_end(here: Connection, tmp_path: Path) -> None:
+    """Of each its end, as of the workers of a TPU VM, and only once."""
+    directory, long = os.fspath(tmp_path), b"x" * (1 << 17) + b"the end\n"
+    (tmp_path / "output.1.log").write_bytes(b"of rank 1\n")
+    (tmp_path / "output.10.log").write_bytes(long)
+    (tmp_path / "output.x.log").write_bytes(b"no rank\n")
+    (seen,) = ask(here, Read(looks=[Look(directory=directory, log_at=0)], names=("exit.json",))).seen
+    assert seen.files == {}
+    (tmp_path / "exit.json").write_text("{}\n")
+    (seen,) = ask(here, Read(looks=[Look(directory=directory, log_at=0)], names=("exit.json",))).seen
+    ends = {"output.1.log": b"of rank 1\n", "output.10.log": long[-(64 << 10) :]}
+    assert seen.files == {"exit.json": b"{}\n", **ends}
+    look = Look(directory=directory, log_at=0, have=seen.stamps)
+    assert ask(here, Read(looks=[look], names=("exit.json",))).seen[0].files == {}
+
+
 def test_what_is_in_the_place_of_a_file(here: Connection, tmp_path: Path) -> None:
     (tmp_path / "exit.json").mkdir()
     os.mkfifo(tmp_path / "output.log")

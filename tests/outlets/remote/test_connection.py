@@ -311,7 +311,9 @@ def test_a_connection_that_was_opened_by_hand(
             h1.close()
             # What `logs -f` runs, too.
             ssh["h1"].path("output.log").write_text("last line\n")
-            followed = subprocess.run(over_ssh("h1", rest_command("/root", 5)), capture_output=True, check=True)
+            followed = subprocess.run(
+                over_ssh("h1", rest_command("/root", 5, "output.log")), capture_output=True, check=True
+            )
             assert followed.stdout == b"line\n"
             subprocess.run([*by_hand, "-O", "check", "h1"], check=True, stderr=subprocess.DEVNULL)
         finally:

@@ -23,8 +23,9 @@ LINES = [f"line {number:04}\n".encode() for number in range(600)]
 class Following:
     """`follow_elsewhere` in a thread, which prints into a file."""
 
-    def __init__(self, site: Site, printed: Path) -> None:
+    def __init__(self, site: Site, printed: Path, name: str = "output.log") -> None:
         self._printed = printed
+        self._name = name
         printed.touch()
         self._site = site
         self.has_ended = threading.Event()
@@ -32,7 +33,7 @@ class Following:
         self._thread.start()
 
     def _run(self) -> None:
-        where = Elsewhere(self._site.host.name, self._site.road("logs"), f"{MOUNT}/a")
+        where = Elsewhere(self._site.host.name, self._site.road("logs"), f"{MOUNT}/a", self._name)
         with open(self._printed, "wb") as out:
             follow_elsewhere(where, out, 0, self.has_ended.is_set)
 
@@ -78,6 +79,14 @@ def test_it_ends_when_the_workspace_knows_the_end(site: Site, following: Followi
     write(site, *LINES[10:20])
     following.has_ended.set()
     assert following.join() == b"".join(LINES[:20])
+
+
+def test_the_log_of_another_rank(site: Site, tmp_path: Path) -> None:
+    (site.volume / "a").mkdir()
+    (site.volume / "a/output.1.log").write_bytes(b"of rank 1\n")
+    write(site, b"of rank 0\n")
+    (site.volume / "a/exit.json").write_text('{"exit_code": 0}')
+    assert Following(site, tmp_path / "printed", "output.1.log").join() == b"of rank 1\n"
 
 
 def end_execs(site: Site) -> None:

@@ -55,7 +55,8 @@ def test_two_pods_run_one_attempt(place: VolcanoPlace) -> None:
     ended = place.end(key)
     assert (ended.exit_code, ended.exit_reason) == (0, "")
     assert place.paths(key).log.read_text() == "0 of 2\n"
-    assert (Path(place.there("")) / "run_state/jobs/a/1/output.1.log").read_text() == "1 of 2\n"
+    # That of the second pod comes home as well.
+    assert (place.paths(key).directory / "output.1.log").read_text() == "1 of 2\n"
 
 
 def test_one_of_two_that_fails_ends_the_attempt(place: VolcanoPlace) -> None:

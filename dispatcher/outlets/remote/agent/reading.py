@@ -4,9 +4,10 @@ import base64
 import contextlib
 import errno
 import os
+import re
 import stat
 import zlib
-from typing import BinaryIO, Iterator, List, Optional, Set
+from typing import BinaryIO, Dict, Iterator, List, Optional, Set
 
 from dispatcher.outlets.remote.agent.attempts import read_launch
 from dispatcher.outlets.remote.agent.locks import is_locked
@@ -15,8 +16,10 @@ from dispatcher.outlets.remote.agent.names import ALIVE_FILE, EXIT_FILE, LOG_FIL
 LONGEST_FILE = 1 << 20
 # As KNOWN_END of the operations.
 KNOWN_END = 4096
-# Of the logs of further workers.
+# Of the logs of further workers: of each, and of all that are in one directory.
 LONGEST_END = 64 << 10
+LONGEST_ENDS = 4 << 20
+RANK_LOG = re.compile(r"output\.[0-9]+\.log")
 NO_FILE = (errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
@@ -49,6 +52,8 @@ def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
         for path in wanted.get("paths", ()):
             with of_the_job(path):
                 look_at_file(directory, path, wanted["have"].get(path), seen)
+        if EXIT_FILE in present:
+            look_at_ranks(directory, sorted(filter(RANK_LOG.fullmatch, present)), wanted["have"], seen)
         for path, known in wanted.get("growing", {}).items():
             with of_the_job(path):
                 look_at_growing(directory, path, known, seen, budget)
@@ -66,6 +71,22 @@ def of_the_job(path: str) -> Iterator[None]:
     except OSError as error:
         if path == LOG_FILE or error.errno not in NO_FILE:
             raise
+
+
+def look_at_ranks(directory: str, names: List[str], had: Dict[str, List[int]], seen: Data) -> None:
+    """The ends of the logs of the further processes of an attempt that has ended."""
+    for name in names:
+        path = os.path.join(directory, name)
+        opened = open_regular(path)
+        if opened is None:
+            continue
+        with opened as file:
+            found = os.fstat(file.fileno())
+        stamp = [found.st_mtime_ns, found.st_size]
+        if stamp != had.get(name):
+            seen["stamps"][name] = stamp
+            most = min(LONGEST_END, LONGEST_ENDS // len(names))
+            seen["files"][name] = tail({"path": path, "most_bytes": most}, None)["content"] or ""
 
 
 def look_at_worker(directory: str, present: Set[str], seen: Data) -> None:

@@ -24,6 +24,7 @@ import os
 import re
 import socket
 import threading
+import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -31,7 +32,9 @@ from typing import Final
 
 import jax
 
+from dispatcher import contract
 from dispatcher.errors import ConfigError
+from dispatcher.runtime import preemption
 
 COORDINATOR: Final = "DISPATCHER_COORDINATOR"
 NUM_PROCESSES: Final = "DISPATCHER_NUM_PROCESSES"
@@ -43,6 +46,8 @@ HEARTBEAT_S: Final = "DISPATCHER_HEARTBEAT_S"
 PORT: Final = 8476
 # How long the processes wait for each other.
 WAIT_S: Final = 300
+# How long the name of process 0's host may be unknown: name servers remember for some time that there was none.
+NAME_WAIT_S: Final = 60
 # Of launchers whose jobs may share hosts; below those from which systems choose ports themselves.
 _PORTS: Final = range(20_000, 30_000)
 
@@ -72,8 +77,9 @@ class ProcessGroup:
 def initialize(environment: Mapping[str, str] | None = None) -> ProcessGroup | None:
     """Join the other processes of this job; None if there are none. Call it before JAX initializes its devices.
 
-    A second call does nothing. ConfigError when it cannot join. After five minutes without the other processes it ends
-    the process with exit status 1, because JAX cannot recover from that.
+    A second call does nothing. ConfigError when it cannot join; that the coordinator's name cannot be resolved is
+    logged at once. After five minutes without the other processes it ends the process with exit status 1, because JAX
+    cannot recover from that.
     """
     known = os.environ if environment is None else environment
     found = detect(known)
@@ -85,9 +91,11 @@ def initialize(environment: Mapping[str, str] | None = None) -> ProcessGroup | N
     jax.config.update("jax_enable_preemption_service", False)  # type: ignore[no-untyped-call]
     if found.process_id == 0:
         _check_port(found)
+    _await_name(found)
     which = (found.process_id, found.num_processes, found.coordinator)
-    _log.info("process %d of %d: waiting for the others at %s", *which)
-    with _join_timeout(found):
+    # There is nothing to save, and JAX does not come back to Python while it waits.
+    with _join_timeout(found), preemption.notifying(_leave):
+        _log.info("process %d of %d: waiting for the others at %s", *which)
         try:
             jax.distributed.initialize(
                 coordinator_address=found.coordinator,
@@ -194,6 +202,32 @@ def _tpu(env: Mapping[str, str]) -> ProcessGroup | None:
         return None
     _need(env, "TPU_WORKER_ID")
     return ProcessGroup(f"{hosts[0]}:{PORT}", len(hosts), _int(env, "TPU_WORKER_ID"))
+
+
+def _await_name(found: ProcessGroup) -> None:
+    """Wait until the coordinator's name can be resolved, and say at once that it cannot, which JAX does not."""
+    host = found.coordinator.rpartition(":")[0].strip("[]")
+    ends_s = time.monotonic() + NAME_WAIT_S
+    is_told = False
+    while True:
+        try:
+            socket.getaddrinfo(host, None)
+        except (OSError, UnicodeError) as error:
+            why = _failure(found, f"the name {host} cannot be resolved: {getattr(error, 'strerror', None) or error}")
+        else:
+            return
+        if time.monotonic() >= ends_s:
+            raise ConfigError(why)
+        if not is_told:
+            _log.warning("%s; trying for %d s", why, NAME_WAIT_S)
+            is_told = True
+        time.sleep(1)
+
+
+def _leave() -> None:
+    """End the process, which is preempted while it joins the others."""
+    os.write(2, b"preempted: the processes have not joined yet: exiting at once\n")
+    os._exit(contract.EXIT_PREEMPTED)
 
 
 @contextlib.contextmanager

@@ -309,9 +309,44 @@ def test_one_of_them_reports_the_row(tmp_path: Path, said: Callable[[int], dict[
     assert rows == [['{"devices": 2, "sum": 3}'], []]
 
 
+def test_a_name_that_cannot_be_resolved_is_told_at_once(tmp_path: Path) -> None:
+    code = "from dispatcher.runtime import distributed; distributed.initialize()"
+    env = environment(tmp_path, **one_of_two("nowhere.invalid:20001", 1))
+    with subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = next((line for line in process.stderr if "cannot be resolved" in line), "")
+        process.kill()
+    expected = (
+        "process 1 of 2 cannot join the others at nowhere.invalid:20001: the name nowhere.invalid cannot be resolved"
+    )
+    assert expected in told
+
+
+def test_one_that_is_told_to_stop_while_it_joins_exits_at_once(tmp_path: Path) -> None:
+    """There is nothing to save; it would wait for the others until it is killed."""
+    code = (
+        "import logging; logging.basicConfig(level='INFO')\n"
+        "from dispatcher.runtime import distributed\n"
+        "from dispatcher.runtime.preemption import Preemption\n"
+        "with Preemption(): distributed.initialize()"
+    )
+    env = environment(tmp_path, **one_of_two(f"127.0.0.1:{free_port()}", 1))
+    with subprocess.Popen([sys.executable, "-c", code], env=env, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "waiting for the others" in line)
+        process.terminate()
+        told = process.stderr.read()
+    assert process.returncode == 75
+    assert "the processes have not joined yet: exiting at once" in told
+
+
 @pytest.mark.parametrize(
     ("before", "message"),
     [
+        (
+            "distributed.NAME_WAIT_S = 0; import os; os.environ['DISPATCHER_COORDINATOR'] = 'nowhere.invalid:1'",
+            "process 0 of 2 cannot join the others at nowhere.invalid:1: the name nowhere.invalid cannot be resolved",
+        ),
         ("distributed.WAIT_S = 2", "process 0 of 2 cannot join the others at {address}: not all processes have joined"),
         ("import jax; jax.devices()", "process 0 of 2 cannot join the others at {address}: JAX was initialized before"),
         (
@@ -319,7 +354,7 @@ def test_one_of_them_reports_the_row(tmp_path: Path, said: Callable[[int], dict[
             "process 0 of 2 cannot join the others at {address}: this host's port cannot be used: Address already",
         ),
     ],
-    ids=["the others do not come", "too late", "the port is taken"],
+    ids=["no such name", "the others do not come", "too late", "the port is taken"],
 )
 def test_a_process_that_cannot_join_says_why(tmp_path: Path, before: str, message: str) -> None:
     port = free_port()

@@ -100,6 +100,11 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return self.job is not None and len(kept) < self.job.spec.min_available
 
     @property
+    def was_never_made(self) -> bool:
+        """Whether the API server has refused its pods, until Volcano gave up."""
+        return not self.pods and any(event.reason == "FailedCreate" for event in self.events)
+
+    @property
     def first_failed(self) -> Pod | None:
         """The one that failed first: the others are ended because of it.
 
@@ -189,7 +194,7 @@ def _was_preempted(seen: Seen, failed: Pod | None, end: Terminated | None) -> bo
     """Also of a Job that is Completed: a container that is told to end may leave with 0."""
     if seen.restarts or any(_was_evicted(pod) for pod in seen.pods) or any(_is_eviction(one) for one in seen.events):
         return True
-    if seen.phase == "Aborted" or not seen.lacks_pods:
+    if seen.phase == "Aborted" or not seen.lacks_pods or seen.was_never_made:
         return False
     # A pod was deleted, which ends the Job; or it was ended with the others after one has failed by itself.
     return failed is None or _was_stopped(end)
@@ -200,7 +205,7 @@ def _reason(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
         return TIME_LIMIT
     if end is not None and end.reason == "OOMKilled":
         return OUT_OF_MEMORY
-    if end is not None and end.reason in _NEVER_RAN:
+    if (end is not None and end.reason in _NEVER_RAN) or seen.was_never_made:
         return CANNOT_START
     return CANCELLED if seen.phase == "Aborted" else ""
 
@@ -216,6 +221,8 @@ def _why_ended(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
             words += [text for text in (end.reason, end.message) if text and text != "Error"]
     elif seen.phase == "Aborted":
         words.append("it was suspended")
+    elif seen.was_never_made:
+        words.append("its pods could not be made")
     elif seen.lacks_pods:
         words.append("its pods were evicted or deleted")
     return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
@@ -238,7 +245,8 @@ def _why_pending(seen: Seen) -> str:
     if reasons:
         return "; ".join(dict.fromkeys(reasons))
     if not seen.pods:
-        return f"in queue (PodGroup {seen.group.status.phase})" if seen.group and seen.group.status else "not checked"
+        phase = seen.group.status.phase if seen.group and seen.group.status else ""
+        return f"in queue (PodGroup {phase})" if phase else "Volcano's scheduler has not looked at it yet"
     running = sum(pod.status.phase == "Running" for pod in seen.pods)
     return f"{running} of {len(seen.pods)} Kubernetes pods run"
 

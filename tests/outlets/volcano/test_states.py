@@ -88,7 +88,9 @@ def test_every_phase_of_a_job() -> None:
 @pytest.mark.parametrize(
     ("items", "why"),
     [
-        ([], "not checked"),
+        ([], "Volcano's scheduler has not looked at it yet"),
+        # As the controller makes it.
+        ([{"kind": "PodGroup", "metadata": {}, "status": {}}], "Volcano's scheduler has not looked at it yet"),
         ([{"kind": "PodGroup", "metadata": {}, "status": {"phase": "Inqueue"}}], "in queue (PodGroup Inqueue)"),
         (
             [
@@ -144,6 +146,14 @@ def test_nodes_that_do_not_answer(shown: dict[str, Any], phase: Phase) -> None:
     assert state.was_preempted is False
     if phase is Phase.UNKNOWN:
         assert state.why == f"n2 does not answer; {NAME}-worker-1 may still run there"
+
+
+def test_pods_that_the_server_refuses_are_no_preemption() -> None:
+    """As of a priority class that does not exist, which Volcano accepts of the Job."""
+    refused = event("FailedCreate", "Error creating pods: [... no PriorityClass with name high was found]")
+    state = told(job("Terminated"), events=[refused])
+    assert (state.phase, state.reason, state.was_preempted) == (Phase.ENDED, CANNOT_START, False)
+    assert state.why.startswith("Terminated: its pods could not be made; FailedCreate: Error creating pods")
 
 
 def test_since_when_a_node_does_not_answer_and_that_the_cluster_has_given_it_up() -> None:

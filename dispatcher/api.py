@@ -296,13 +296,13 @@ class Workspace:
             self.snapshot(), state, names, *filters, changed=changed, no_result=no_result, downstream=downstream
         )
 
-    def apply(self, plan: changes.Plan) -> Changes:
-        """Apply a plan to every job for which it is still possible."""
+    def apply(self, plan: changes.Plan, *, force: bool = False) -> Changes:
+        """Apply a plan to every job for which it is still possible. `force`: see `cancel`."""
         outcome = Changes({}, {}, {}, tuple(plan.left_alone))
         copy, problem = self._code_copy(plan)
         with self.transaction() as tx:
             for job, seen in plan.jobs.items():
-                decision = changes.decide(plan.state, seen, tx.record(job))
+                decision = changes.decide(plan.state, seen, tx.record(job), force=force)
                 if decision.refused:
                     outcome.refused[job] = decision.refused
                 elif decision.event is None:
@@ -407,12 +407,15 @@ class Workspace:
         """Keep jobs from being claimed until requeued. Globs select queued jobs only. Otherwise like `requeue`."""
         return self.apply(self.plan(State.HELD, names, states=states, where=where, user=user))
 
-    def cancel(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes:
+    def cancel(
+        self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = (), force: bool = False
+    ) -> Changes:
         """Give jobs up and stop those that run; their state becomes `abandoned`.
 
-        Globs select all jobs that are not done. Otherwise like `requeue`.
+        Globs select all jobs that are not done. `force` kills what runs at once, also what was asked to end before.
+        Otherwise like `requeue`.
         """
-        return self.apply(self.plan(State.ABANDONED, names, states=states, where=where, user=user))
+        return self.apply(self.plan(State.ABANDONED, names, states=states, where=where, user=user), force=force)
 
     def mark(
         self,

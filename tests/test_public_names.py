@@ -29,10 +29,10 @@ class DispatcherError(Exception)
 class Workspace
 Workspace.__init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None, warn: Callable[[str], object] | None = None) -> None
 Workspace.add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest
-Workspace.apply(self, plan: changes.Plan) -> Changes
+Workspace.apply(self, plan: changes.Plan, *, force: bool = False) -> Changes
 Workspace.apply_update(self, plan: changes.Plan, *, priority: int | None = None, time_limit: str | None = None) -> Changes
 Workspace.attempts(self, job: str) -> list[dict[str, Any]]
-Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Changes
+Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = (), force: bool = False) -> Changes
 Workspace.clean(self, names: Sequence[str] = (), *, what: Collection[str] = ('attempts', 'blobs'), where: Where = (), keep: int | None = None, older_than_s: float = 0.0, periodic: bool = False, remove: bool = False, on_job: Callable[[int], None] | None = None) -> Removable
 Workspace.clear_refused(self, jobs: Iterable[str] = ()) -> list[str]
 Workspace.clear_notices(self) -> list[int]

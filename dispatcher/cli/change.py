@@ -91,14 +91,16 @@ def hold(asked: Asked) -> int:
 
 
 @click.command()
+@click.option("--force", is_flag=True, help="Kill what runs at once, without time to save.")
 @_asked
-def cancel(asked: Asked) -> int:
+def cancel(asked: Asked, force: bool) -> int:
     """Give jobs up, and stop those that run.
 
     Their state becomes abandoned. Select them by ids, globs, --state and --where. A glob or --where alone selects all
-    jobs that are not done.
+    jobs that are not done. What runs is told to end (TERM) and killed after `kill_grace`; --force kills it at once,
+    also when it was told before.
     """
-    return _request(State.ABANDONED, "cancel", asked)
+    return _request(State.ABANDONED, "cancel", asked, force=force)
 
 
 @click.command()
@@ -210,7 +212,14 @@ def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
 
 
 def _request(
-    state: State, verb: str, asked: Asked, *, changed: bool = False, no_result: bool = False, downstream: bool = False
+    state: State,
+    verb: str,
+    asked: Asked,
+    *,
+    changed: bool = False,
+    no_result: bool = False,
+    downstream: bool = False,
+    force: bool = False,
 ) -> int:
     workspace = open_workspace()
     plan = workspace.plan(
@@ -220,7 +229,7 @@ def _request(
     if len(plan.jobs) > MANY:
         confirm(_question(verb, plan.jobs), yes=asked.yes)
     # Without jobs there is nothing to change, so no lock is taken.
-    outcome = workspace.apply(plan) if plan.jobs else None
+    outcome = workspace.apply(plan, force=force) if plan.jobs else None
     exit_code = 1 if outcome is not None and outcome.refused else 0
     if asked.as_json:
         print_json(outcome or {"changed": {}, "unchanged": {}, "refused": {}, "left_alone": tuple(plan.left_alone)})

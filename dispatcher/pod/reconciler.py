@@ -454,11 +454,15 @@ class Reconciler:
         `poll_is_due`: files are looked for. Thousands may be in flight, and each short job wakes the loop.
         """
         for attempt in self._attempts:
-            if attempt.ended is not None or attempt.is_stopping:
+            if attempt.ended is not None or attempt.is_killed:
                 continue
             job, number = attempt.key.job_id, attempt.key.number
             record = self._store.records.get(job)
-            if record is None or is_forgotten(record, number):
+            if record is not None and record.force and is_current(record, number):
+                self._attempts.kill(attempt)
+            elif attempt.is_stopping:
+                continue
+            elif record is None or is_forgotten(record, number):
                 # The journal has gone back: nobody has taken the job over. With its record comes its claim.
                 if record is not None:
                     attempt.mark_forgotten()

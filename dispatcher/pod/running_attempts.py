@@ -51,8 +51,9 @@ class RunningAttempt:
         # What is known of its GPUs; None: nothing.
         self.gpu_use: GpuUse | None = None
         self.ended: Ended | None = None
-        # Whether it was asked to stop or killed.
+        # Whether it was asked to stop or killed, and whether it was killed.
         self.is_stopping = False
+        self.is_killed = False
         self.released = False
         self.claimed_s = time.monotonic()
         # What the journal has of it; None when it has lost the claim.
@@ -168,8 +169,8 @@ class RunningAttempts:
             self._outlets[name].cancel(keys, reason=reason)
 
     def kill(self, attempt: RunningAttempt) -> None:
-        """End an attempt that is no longer its job's current one, at once."""
-        attempt.is_stopping = True
+        """End an attempt at once, also one that was asked to stop."""
+        attempt.is_stopping = attempt.is_killed = True
         self._outlets[attempt.outlet].cancel([attempt.key], force=True)
 
     def release(self, attempts: Iterable[RunningAttempt]) -> None:

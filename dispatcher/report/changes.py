@@ -135,10 +135,11 @@ def what_changed(asked: Change, now: Record | None) -> str:
     return f"{words}, from its next attempt on" if now is not None and now.state in IN_FLIGHT else words
 
 
-def decide(desired: State, seen: Record, now: Record | None) -> Decision:
+def decide(desired: State, seen: Record, now: Record | None, *, force: bool = False) -> Decision:
     """The change that brings a job to the desired state, as `edits.decide_state` decides it.
 
     `seen` is the record that the person saw, `now` the current one (None: no dispatcher has queued the job yet).
+    `force`: what runs is killed at once, also when it was asked to end before.
     """
     if now is not None and runs_externally(now) and desired in REQUESTABLE and presence(now) is not Presence.HERE:
         # As far as this host can tell, it has ended.
@@ -147,7 +148,10 @@ def decide(desired: State, seen: Record, now: Record | None) -> Decision:
         return Decision(Event.MARKED, Change(state=desired, reason=BY_HAND))
     if now is None:
         return NOTHING if desired is State.QUEUED else decide_at_rest(desired)
-    return decide_state(desired, seen, now)
+    decision = decide_state(desired, seen, now)
+    if force and now.state in IN_FLIGHT and not now.external and not (decision.refused or now.force):
+        return Decision(Event.REQUESTED, Change(desired=desired, force=True))
+    return decision
 
 
 def takes_copy(plan: Plan, job: str, decision: Decision) -> bool:

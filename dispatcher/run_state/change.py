@@ -54,6 +54,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     ad_hoc: _Field[bool] = UNSET
     time_limit: _Field[str] = UNSET
     has_result: _Field[bool] = UNSET
+    force: _Field[bool] = UNSET
 
     def fields(self) -> dict[str, Any]:
         """The fields that change, as JSON values."""

@@ -92,6 +92,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     error line of the last failed attempt, or what the result of a done one lacks. `external`: a process that no
     dispatcher started runs or ran the job.
     `desired` is the state that a person asked for while the job runs; `done` is asked for by an adaptive sweep.
+    `force`: the attempt is killed for it at once. It goes with `desired`.
     `priority` and `time_limit` (with a unit) replace those of the manifest's entry. `code` is the shipped code that the
     attempt runs: its commit, `+dirty` if the files differ from it, and the digest of the archive, both shortened; None
     where an attempt runs in the workspace itself. `snapshot` is the copy of the code that attempts run until a person
@@ -138,6 +139,7 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     ad_hoc: bool = False
     time_limit: str | None = None
     has_result: bool = False
+    force: bool = False
     rev: int = 0
     extra: Mapping[str, Any] = {}
 
@@ -195,9 +197,10 @@ def make_record(fields: Mapping[str, Any]) -> Record:
 
 def _converted(fields: Mapping[str, Any]) -> Record:
     try:
-        return msgspec.convert(fields, Record)
+        record = msgspec.convert(fields, Record)
     except msgspec.ValidationError as error:
         raise FormatError(f"{error}") from None
+    return msgspec.structs.replace(record, force=False) if record.force and record.desired is None else record
 
 
 def apply(record: Record | None, changes: Mapping[str, Any], rev: int) -> Record:

@@ -10,6 +10,8 @@ import pytest
 from fleet import Fleet, shell, wait_until
 
 LONG = "echo begun; sleep 600"
+# Only KILL ends it.
+STUBBORN = "trap '' TERM; echo begun; while :; do sleep 0.05; done"
 
 
 def edit(fleet: Fleet, job: str, how: str = "dump", **fields: Any) -> None:
@@ -58,6 +60,35 @@ def test_a_running_entry_is_stopped_by_command(fleet: Fleet, verb: str, then: st
     fleet.wait_for("a", then)
     # Its slot is free again.
     fleet.wait_for("b", "done")
+
+
+@pytest.mark.parametrize("was_asked_before", [True, False])
+def test_a_running_entry_is_killed_by_command(fleet: Fleet, was_asked_before: bool) -> None:
+    fleet.write_config("kill_grace: 1h")
+    fleet.write_manifest([shell("a", STUBBORN)])
+    fleet.start("pod", poll="600")
+    fleet.wait_running("a")
+    if was_asked_before:
+        fleet.run("cancel", "a")
+        assert not fleet.record("a").force
+    assert fleet.run("cancel", "--force", "a") == "a: stop requested\n"
+    record = fleet.wait_for("a", "abandoned")
+    assert (record.reason, record.exit_code, record.desired, record.force) == ("stopped on request", None, None, False)
+    fleet.wait_gone("a", 1)
+
+
+def test_what_a_dead_dispatcher_left_is_killed_by_command(fleet: Fleet) -> None:
+    fleet.write_config("kill_grace: 1h")
+    fleet.write_manifest([shell("a", STUBBORN), shell("b", "true", needs=["a"])])
+    first = fleet.start("first")
+    fleet.wait_running("a")
+    first.kill()
+    fleet.run("cancel", "a")
+    fleet.start("second", poll="0.3")
+    fleet.run("cancel", "--force", "a")
+    fleet.wait_for("a", "abandoned")
+    fleet.wait_gone("a")
+    fleet.run("cancel", "b")
 
 
 def test_a_held_entry_waits_until_it_is_queued(fleet: Fleet) -> None:

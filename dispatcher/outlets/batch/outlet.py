@@ -207,8 +207,9 @@ class BatchOutlet:
                     unreadable[orphan.key] = Report(Unknown(str(error)))
                     continue
                 one.is_orphan = True
-            if orphan.is_unwanted and one.stop is None and not one.has_ended:
-                self.cancel([orphan.key])
+            was_asked = one.stop is not None and (one.stop.force or not orphan.force)
+            if orphan.is_unwanted and not was_asked and not one.has_ended:
+                self.cancel([orphan.key], force=orphan.force)
         return {**self.poll([orphan.key for orphan in orphans if orphan.key not in unreadable]), **unreadable}
 
     def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:

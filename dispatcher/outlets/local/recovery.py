@@ -95,7 +95,9 @@ class LocalRecovery:
                 return self._take_away(orphan, paths) if orphan.is_unwanted else Unknown(why)
             remove_of(paths)
             return self._ended(paths)
-        if orphan.is_unwanted:
+        if orphan.force:
+            tree.kill()
+        elif orphan.is_unwanted:
             tree.terminate()
         return status
 

@@ -16,7 +16,9 @@ _GONE: Final = re.compile(r"already complet|invalid job id|job/step already|not 
 
 # Reads lines of NAME INDEX and cancels what squeue shows under these names: an id from an earlier answer may be that of
 # another user's job by now, and many calls of scancel at once overload the controller. Of a running job only the batch
-# script gets TERM. It passes TERM on, and then the attempt's grace period counts and not the site's KillWait.
+# script gets TERM. It passes TERM on, and then the attempt's grace period counts and not the site's KillWait. SLURM
+# never kills a job at once: KILL is TERM first, and KILL after KillWait. So by force the steps are named, which SLURM
+# does kill, before the batch script is told to kill what it has started (USR2): with its end they have none any more.
 _SCRIPT: Final = r"""
 set -o pipefail
 declare -A wanted=() names=()
@@ -39,10 +41,16 @@ status=0
 for ((at = 0; at < ${#waiting[@]}; at += 100)); do
     scancel "${waiting[@]:at:100}" || status=$?
 done
-told=(--signal=TERM --batch)
-[[ $1 == force ]] && told=(--signal=KILL --full)
 for ((at = 0; at < ${#running[@]}; at += 100)); do
-    scancel "${told[@]}" "${running[@]:at:100}" || status=$?
+    some=("${running[@]:at:100}")
+    if [[ $1 == force ]]; then
+        steps=$(squeue --steps --noheader --jobs="$(IFS=,; echo "${some[*]}")" --format=%i | grep -E '\.[0-9]+$')
+        [[ -z $steps ]] || scancel --signal=KILL $steps 2>/dev/null
+        scancel --signal=USR2 --batch "${some[@]}" 2>/dev/null
+        scancel --signal=KILL --full "${some[@]}" || status=$?
+    else
+        scancel --signal=TERM --batch "${some[@]}" || status=$?
+    fi
 done
 exit "$status"
 """

@@ -31,6 +31,18 @@ stop() {
     [[ -z $wrapper ]] || kill -TERM "$wrapper" 2>/dev/null
 }
 
+# The dispatcher wants all of it killed at once, which SLURM does only after KillWait. The wrapper leads a session.
+kill_all() {
+    local file stat session
+    was_told=1 interrupted=1
+    [[ -n $wrapper ]] || return
+    for file in /proc/[0-9]*/stat; do
+        # The name of a program may have blanks and brackets.
+        read -r stat <"$file" && read -r _ _ _ session _ <<<"${stat##*) }" || continue
+        [[ $session != "$wrapper" ]] || kill -KILL "${file//[!0-9]/}"
+    done
+} 2>/dev/null
+
 # Its time nears its end: that of its time limit, or, where a site sends the signal then, of a preemption.
 near_end() {
     was_told=1 interrupted=1
@@ -77,6 +89,7 @@ run() {
 
 trap stop TERM INT
 trap near_end USR1
+trap kill_all USR2
 
 status=0
 for index in ${groups[task]}; do

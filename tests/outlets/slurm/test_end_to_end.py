@@ -216,6 +216,21 @@ def test_the_limits_of_a_user_are_kept_to(start_lab: Callable[..., Lab]) -> None
     assert {record.attempt for record in lab.records().values()} == {1}
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_one_that_is_killed_by_command(start_lab: Callable[..., Lab], nodes: int) -> None:
+    """SLURM itself would wait for KillWait, on each node."""
+    lab = start_lab(config=f"kill_grace: 1h\n{CONFIG}", kill_wait_s=600)
+    script = "trap '' TERM; echo begun; while :; do sleep 0.05; done"
+    lab.write_manifest([shell("a", script, gpus=0, resources={"nodes": nodes, "cpus": 1})])
+    pod = lab.start("hpc", "--outlet", "hpc:2", "--until-empty", poll="0.5")
+    wait_until(lambda: lab.attempt("a").log.exists() and lab.output("a").count("begun") == nodes, "it runs")
+    lab.run("cancel", "a")
+    lab.run("cancel", "--force", "a")
+    pod.end()
+    assert lab.states() == {"a": "abandoned"}
+    assert lab.bed.processes("sleep") == []
+
+
 @pytest.mark.parametrize("other", ["sleep 600", "trap 'exit 75' TERM; while :; do sleep 0.05; done"])
 @pytest.mark.parametrize(("fails", "exit_code"), [("exit 9", 9), ("kill -9 $PPID $(pgrep -P $PPID)", 137)])
 def test_the_task_that_fails_first(start_lab: Callable[..., Lab], other: str, fails: str, exit_code: int) -> None:

@@ -10,12 +10,14 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.report.columns import GAP, Fit, Narrowing, fit
-from dispatcher.report.terminal import one_line, width_of
+from dispatcher.report.terminal import clip, one_line, width_of
 
 Rows = Sequence[Mapping[str, Any]]
 # Maps a column's name and a cell's text to coloured text.
 Colour = Callable[[str, str], str]
 
+# A table that no terminal bounds stays one of lines: a message of a program may be a screen long.
+_WIDEST_CELL: Final = 300
 _BY_DEFAULT: Final = Narrowing()
 
 
@@ -96,6 +98,9 @@ def _cell(value: Any, style: str) -> str:
     if value is None:
         return ""
     text = number_text(value) if isinstance(value, float) else one_line(_text(value))
+    if style == "plain":
+        # JSON and `show` have all of it.
+        return clip(text, _WIDEST_CELL)
     return text.replace("|", "\\|") if style == "github" else text
 
 

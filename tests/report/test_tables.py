@@ -150,6 +150,14 @@ def test_a_piped_table_has_no_limit():
     assert LONG in render(WIDE_ROWS, "github", width=20)
 
 
+def test_a_long_message_takes_one_line_of_a_piped_table():
+    banner = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n" * 20
+    rows = [{"job": "a", "waits for": banner, "n": 1}, {"job": "b", "waits for": None, "n": 2}]
+    assert max(map(len, render(rows, "plain").splitlines())) < 320
+    assert json.loads(render(rows, "json"))[0]["waits for"] == banner
+    assert render(rows, "csv").count("IDENTIFICATION") == 20
+
+
 def test_clipping_counts_terminal_columns():
     assert clip("abcdef", 4) == "abc…"
     assert clip("日本語テキスト", 6) == "日本…"

@@ -2,8 +2,8 @@
 
 The attempt's own exit status counts before the scheduler's word: a scheduler calls a training COMPLETED that saved a
 checkpoint and left because it was told to make room, and it forgets jobs. Where there is no exit status, only what the
-scheduler says in as many words is believed; an attempt of which nothing is known has not ended. What was stopped by a signal
-that no dispatcher has sent was preempted, unless the scheduler knows better.
+scheduler says in as many words is believed; an attempt of which nothing is known has not ended. What a signal has
+stopped, and no dispatcher, was preempted, unless the scheduler knows better.
 """
 
 from __future__ import annotations

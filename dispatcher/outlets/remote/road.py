@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -9,11 +10,21 @@ from typing import Final, Protocol
 from dispatcher import contract
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import follow, ssh
-from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_command, agent_words, nothing, talk_once
+from dispatcher.outlets.remote.exchange import (
+    CUT_SHORT,
+    TAKEN_OVER,
+    Exchange,
+    Talk,
+    agent_command,
+    agent_words,
+    nothing,
+    talk_once,
+)
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.remote.programs import Finished, Program
 
 _CONTROL_LIMIT_S: Final = 10.0
+_PYTHON_SAYS: Final = re.compile(r"^Traceback \(most recent call last\)|SyntaxError", re.M)
 
 
 class LogRoad(Protocol):
@@ -137,14 +148,35 @@ class SshRoad:
             return
 
     def _explain(self, finished: Finished) -> str:
-        return explain_limit(self.name, finished) or ssh.explain(
-            finished.exit_code, finished.errors, self.shared.target
+        target = self.shared.target
+        return (
+            explain_limit(self.name, finished)
+            or _explain_login(target, finished)
+            or ssh.explain(finished.exit_code, finished.errors, target)
         )
+
+
+def _explain_login(target: str, finished: Finished) -> str:
+    """What a start file of the login has done, so that the agent was not started, or not as it should; else empty."""
+    files = "a start file of the login (~/.bashrc, ~/.profile, ~/.ssh/rc ...)"
+    only = "let it do that only in logins with a terminal, below a line `[[ $- == *i* ]] || return`"
+    if finished.exit_code == TAKEN_OVER:
+        return f"{target}: {files} replaces the shell by another one (`exec`): {only}"
+    if finished.exit_code == CUT_SHORT:
+        return f"{target}: {files} reads from standard input, and so takes what is meant for the agent: {only}"
+    # A program that cannot be found, or a Python that fails, says so itself.
+    if finished.exit_code in (126, 127, 255) or finished.exit_code < 0 or _PYTHON_SAYS.search(finished.errors):
+        return ""
+    says = ssh.shown(finished.errors)
+    return (
+        f"{target}: the login ended with status {finished.exit_code} before python3 was started: {files} exits, or "
+        f"ends the shell by `set -e`: {only}" + (f". It says: {says}" if says else "")
+    )
 
 
 def explain_limit(name: str, finished: Finished) -> str:
     """That a program was killed from here, and what it had to say until then; empty when it ended by itself."""
     if not finished.killed_because:
         return ""
-    err = finished.errors.strip()
+    err = ssh.shown(finished.errors)
     return f"{name}: {finished.killed_because}" + (f": {err}" if err else "")

@@ -31,6 +31,14 @@ _ALIVE_INTERVAL_S: Final = 15
 _ALIVE_COUNT: Final = 3
 # The name of a socket has at most 107 bytes, of which ssh needs 17 for a temporary name.
 _LONGEST_SOCKET: Final = 85
+# Of what a program has printed, so much is shown.
+_MOST_LINES: Final = 4
+_LONGEST_WORDS: Final = 300
+# What of ssh's warning about a changed host key people need.
+_KEYS: Final = (
+    ("now", re.compile(r"(SHA256:[\w+/=]+)")),
+    ("known from", re.compile(r"Offending \S+ key in (\S+)")),
+)
 _DIRECTORY_PREFIX: Final = "dispatcher-ssh"
 _OPTIONS: Final = {
     "BatchMode": "yes",
@@ -151,17 +159,28 @@ def _parent_directory() -> str:
 
 
 def explain(exit_code: int, err: str, host: str) -> str:
-    """Why a call of the agent has brought no answer, for people."""
-    shown = err.strip()
-    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in shown:
-        return f"the host key of {host} has changed; nothing was sent there. ssh says:\n{shown}"
-    if "Host key verification failed" in shown:
-        return f"the host key of {host} is not known: connect once by hand, `ssh {host}`. ssh says: {shown}"
+    """Why a call of the agent has brought no answer, for people, in one line."""
+    says = shown(err)
+    if "REMOTE HOST IDENTIFICATION HAS CHANGED" in err:
+        found = [f"{what} {match[1]}" for what, pattern in _KEYS if (match := pattern.search(err))]
+        return (
+            f"the host key of {host} has changed; nothing was sent there. Find out why; then `ssh-keygen -R` and "
+            f"connect by hand, `ssh {host}`" + (f" ({', '.join(found)})" if found else "")
+        )
+    if "Host key verification failed" in err:
+        return f"the host key of {host} is not known: connect once by hand, `ssh {host}`. ssh says: {says}"
     if exit_code == 255:
-        return f"ssh {host}: {shown or 'the connection broke off (status 255)'}"
-    if exit_code in (126, 127) and "python" in shown:
-        return f"{host} has no python3 on PATH of a login without a terminal; Python 3.6 or newer is needed: {shown}"
-    if "SyntaxError" in shown:
-        return f"python3 of {host} is older than 3.6: {shown}"
+        return f"ssh {host}: {says or 'the connection broke off (status 255)'}"
+    if exit_code in (126, 127) and "python" in err:
+        return f"{host} has no python3 on PATH of a login without a terminal; Python 3.6 or newer is needed: {says}"
+    if "SyntaxError" in err:
+        return f"python3 of {host} is older than 3.6: {says}"
     how = f"signal {-exit_code}" if exit_code < 0 else f"status {exit_code}"
-    return f"{host} gave no answer ({how}): {shown or 'and no error message'}"
+    return f"{host} gave no answer ({how}): {says or 'and no error message'}"
+
+
+def shown(err: str) -> str:
+    """The end of what a program has printed, in one short line: what it died of is there, behind banners."""
+    lines = [line.strip() for line in err.splitlines() if line.strip()]
+    text = " | ".join(lines[-_MOST_LINES:])
+    return text if len(text) <= _LONGEST_WORDS else f"...{text[-_LONGEST_WORDS:]}"

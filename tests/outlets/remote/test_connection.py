@@ -22,7 +22,7 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import ssh as ssh_client
 from dispatcher.outlets.remote.connection import Connection, Lane, Pace, Unreached
 from dispatcher.outlets.remote.follow import over_ssh, rest_command
-from dispatcher.outlets.remote.operations import Deliver, Has, Hello, Ran, Run, Store, Stored, Tail
+from dispatcher.outlets.remote.operations import Deliver, Has, Hello, Ran, Run, Store, Stored, Tail, Write
 from dispatcher.outlets.remote.road import LocalRoad, SshRoad
 
 pytestmark = pytest.mark.slow
@@ -81,6 +81,32 @@ def test_255_of_a_program_is_not_that_of_ssh(ssh: SshBed, connect: Callable[...,
 def test_what_a_login_prints_is_skipped(ssh: SshBed, connect: Callable[..., Connection]) -> None:
     ssh["h1"].greet("Welcome to \x1b[31m h1!\n0123456789abcdef 12\nUnauthorised access ...")
     assert ask(connect(ssh, "h1"), Hello()).host == "h1"
+
+
+@pytest.mark.parametrize(
+    ("start_file", "cause"),
+    [
+        ("read -t 5 x", "reads from standard input"),
+        ("cat >/dev/null", "reads from standard input"),
+        ("exec sh", "replaces the shell by another one"),
+        ("exec bash --norc -s", "replaces the shell by another one"),
+        ("exit 0", "the login ended with status 0 before python3 was started"),
+        ("set -e; echo It is closed >&2; false", "before python3 was started: a start file of the login (~/.bashrc"),
+    ],
+)
+def test_a_start_file_that_takes_the_login_over_is_named(
+    ssh: SshBed, connect: Callable[..., Connection], start_file: str, cause: str
+) -> None:
+    """What gets the request in place of the agent carries nothing of it out."""
+    ssh["h1"].path(".bashrc").write_text(f"{start_file}\n")
+    h1 = connect(ssh, "h1")
+    write = Write(path="/root/x", content=b"$(touch /root/was-here)\ntouch /root/was-here\n" * 1000)
+    why = unreached(h1, [write])
+    assert why.startswith("h1: ") and cause in why and ".bashrc" in why
+    assert ("It is closed" in why) == ("closed" in start_file)
+    ssh["h1"].path(".bashrc").unlink()
+    next_call(h1)
+    assert ask(h1, Run(words=["ls", "/root"])).out == ""
 
 
 def test_calls_share_a_connection(ssh: SshBed, connect: Callable[..., Connection]) -> None:
@@ -224,8 +250,9 @@ def test_a_host_key_that_has_changed(ssh: SshBed, connect: Callable[..., Connect
     ssh["h1"].replace_key()
     why = unreached(h1, [Run(words=["touch", "/root/was-here"])])
     assert why.startswith("the host key of h1 has changed; nothing was sent there")
-    assert "WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!" in why
-    assert "known_hosts:1" in why, "all that ssh says is shown"
+    assert f"known from {ssh.known_hosts}:1" in why
+    assert "(now SHA256:" in why
+    assert len(why.splitlines()) == 1
     ssh["h1"].trust_key()
     next_call(h1)
     assert ask(h1, Run(words=["ls", "/root"])).out == ""

@@ -122,6 +122,12 @@ def kill_all_with(name: str, value: str) -> None:
         time.sleep(0.01)
 
 
+def printed(log: Path) -> str:
+    """What the job itself has printed: its log without the line that names the scheduler's job."""
+    lines = log.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("dispatcher: note: job "))
+
+
 class Fleet:
     """A workspace at `root`, and everything that a test starts in it."""
 
@@ -236,7 +242,8 @@ class Fleet:
         return self.layout.attempt(job, number)
 
     def output(self, job: str, number: int = 1) -> str:
-        return self.attempt(job, number).log.read_text(encoding="utf-8", errors="surrogateescape")
+        """What the job itself has printed."""
+        return printed(self.attempt(job, number).log)
 
     def exit_file(self, job: str, number: int = 1) -> dict[str, Any]:
         return dict(json.loads(self.attempt(job, number).exit.read_text()))

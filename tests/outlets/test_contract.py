@@ -13,7 +13,7 @@ from typing import Any
 import forks
 import msgspec
 import pytest
-from fleet import wait_until
+from fleet import printed, wait_until
 from outlets.places import BEGUN, GATED, LONG, PbsPlace, Place, PlainPlace, SlurmPlace, TpuPlace, VolcanoPlace
 from outlets.remote.nvidia_smi import SCRIPT
 
@@ -104,8 +104,7 @@ def test_how_they_end(place: Place) -> None:
         assert isinstance(ended, Ended)
         assert (ended.exit_code, ended.exit_reason) == (status, "")
         assert ended.ended_at is not None
-        log = place.paths(bundle.key).log.read_text()
-        assert log == "said\n", "its directory is complete when its end is reported"
+        assert printed(place.paths(bundle.key).log) == "said\n", "its directory is complete when its end is reported"
         assert place.paths(bundle.key).metrics.read_text() == '{"step": 1}\n'
     ended = reports[undeliverable.key].status
     assert isinstance(ended, Ended)

@@ -117,6 +117,27 @@ def test_code_is_extracted_and_removed_after_success(node):
     assert node.leftovers() == []
 
 
+def test_each_rank_has_a_temporary_directory_of_its_own(node):
+    """Where the host or the attempt names one, that is used."""
+    script = 'echo "$TMPDIR"; stat -c "%a" "$TMPDIR"; touch "$TMPDIR/x"; mkdir -p "$TMPDIR/y"; ls "$TMPDIR"'
+    ranks = [node.start(script, outside={"TMPDIR": "", "SLURM_PROCID": str(rank)}, number=rank + 1) for rank in (0, 1)]
+    paths = []
+    for one in ranks:
+        path, mode, *names = one.ended().output.splitlines()
+        assert (mode, names) == ("700", ["x", "y"])
+        paths.append(Path(path))
+    assert len(set(paths)) == 2
+    assert all(path.is_relative_to(node.local) and not path.exists() for path in paths)
+    own = node.run('echo "$TMPDIR"', environment={"TMPDIR": "/own"}, outside={"TMPDIR": "/of/the/host"}, number=3)
+    assert own.output == "/own\n"
+
+
+def test_the_job_of_the_scheduler_is_in_the_log(node):
+    variables = {"SLURM_JOB_ID": "15", "SLURM_ARRAY_JOB_ID": "12", "SLURM_ARRAY_TASK_ID": "3"}
+    one = node.run("echo begun", outside=variables)
+    assert one.output == f"dispatcher: note: job 12_3 of SLURM, on {NODE}\nbegun\n"
+
+
 def test_without_a_work_directory_code_is_extracted_where_others_cannot_write(node):
     node.configure(work="")
     shared, own = node.folder / "shared", node.folder / "own"

@@ -204,6 +204,27 @@ make_private() {
     exec {fd}<&-
 }
 
+# A directory for small files of this rank alone, which is removed with its end, unless the host or the attempt names one:
+# what others on this node write in theirs is never in its way.
+make_temporary() {
+    [[ -z ${TMPDIR-} ]] || return
+    export TMPDIR=$private/tmp
+    mkdir -m 700 -- "$TMPDIR" || fail 1 "$TMPDIR cannot be made"
+}
+
+# By which people find the job that the log belongs to.
+tell_job() {
+    local job=
+    if [[ -n ${SLURM_ARRAY_JOB_ID-} ]]; then
+        job="job ${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID of SLURM"
+    elif [[ -n ${SLURM_JOB_ID-} ]]; then
+        job="job $SLURM_JOB_ID of SLURM"
+    elif [[ -n ${PBS_JOBID-} ]]; then
+        job="job $PBS_JOBID of PBS"
+    fi
+    [[ -z $job ]] || echo "dispatcher: note: $job, on $node" >&2
+}
+
 set_variables() {
     export 'MODULEPATH=/sw/$(id)' 'WORD_0=a b' 'WORD_1=it'"'"'s' 'WORD_2=say "x"' 'WORD_3=$(touch pwned)' 'WORD_4=`id`' 'WORD_5=; rm -rf x' 'WORD_6=--flag' 'WORD_7=-' $'WORD_8=two\012lines' 'WORD_9=ünï ↦ 字' 'WORD_10=*' 'WORD_11=' 'WORD_12=\' $'WORD_13=\011' 'WORD_14=$HOME' 'WORD_15=!1' 'WORD_16=#' 'WORD_17=~' 'WORD_18=a=b' 'WORD_19=&'
     unset CUDA_DEVICE_ORDER
@@ -601,6 +622,7 @@ trap finish EXIT
 trap 'told TERM' TERM
 trap 'told INT' INT
 
+((rank)) || tell_job
 make_private
 dispatcher_private=$private
 # Modules may need them (MODULEPATH), and they have the last word.

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from beds.pbs import PbsBed
 from beds.sshd import SshBed
+from fleet import printed
 from outlets.places import LONG, PbsPlace
 
 from dispatcher.outlets.base import Ended, Key, Request
@@ -34,7 +35,7 @@ def place(
 def test_what_comes_home(place: PbsPlace) -> None:
     key = place.submit("a", "echo said; exit 3")
     assert place.end(key).exit_code == 3
-    assert place.paths(key).log.read_text() == "said\n"
+    assert printed(place.paths(key).log) == "said\n"
     assert place.paths(key).taken.exists()
 
 
@@ -53,7 +54,7 @@ def test_cancelled_there(place: PbsPlace) -> None:
     place.outlet.cancel([key])
     assert place.end(key).exit_code == 75
     # PBS and the wrapper both tell it.
-    assert set(place.paths(key).log.read_text().splitlines()) == {"saved"}
+    assert set(printed(place.paths(key).log).splitlines()) == {"saved"}
 
 
 def test_one_call_for_many(place: PbsPlace) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from beds.pbs import PbsBed
-from fleet import wait_until
+from fleet import printed, wait_until
 from outlets.places import PbsPlace
 
 from dispatcher.outlets.base import Key, Request
@@ -44,7 +44,8 @@ def test_one_process_on_each_node(place: PbsPlace, submit: Callable[[str], Key])
     )
     assert place.end(key).exit_code == 0
     directory = place.paths(key).directory
-    assert place.paths(key).log.read_text() == "0 of 2 at node1:61441 on 0: a'b\n$(c)\n"
+    assert printed(place.paths(key).log) == "0 of 2 at node1:61441 on 0: a'b\n$(c)\n"
+    assert place.paths(key).log.read_text().startswith("dispatcher: note: job 1.pbs of PBS, on ")
     assert (directory / "output.1.log").read_text() == "1 of 2 at node1:61441 on 1: a'b\n$(c)\n"
     assert not list(directory.glob("node*.*[!h]")), "nothing is left behind"
     (words,) = place.bed.calls("qsub")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from beds.pbs import NODES, PbsBed
-from fleet import wait_until
+from fleet import printed, wait_until
 from outlets.places import GATED, LONG, PbsPlace
 
 from dispatcher.hosts.types import PbsQueue
@@ -305,7 +305,7 @@ def test_a_host_that_refuses_everything(make_place: Callable[..., PbsPlace]) -> 
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_server_without_history(make_place: Callable[..., PbsPlace], is_killed: bool) -> None:
-    """A finished job is unknown at once: its own exit status tells how it ended, or nothing does."""
+    """A finished job is unknown at once: its own exit status tells how it ended, or that it was told to end."""
     place = make_place(bed={"history": False, "kill_delay_s": 0.1})
     key = place.submit("a", STUBBORN)
     job = running_job(place, key)
@@ -313,7 +313,7 @@ def test_a_server_without_history(make_place: Callable[..., PbsPlace], is_killed
         place.bed.run("qdel", job)
         wait_until(lambda: job not in place.bed.jobs(), "it is forgotten")
         ended = place.end(key)
-        assert (ended.exit_code, ended.exit_reason) == (None, "")
+        assert (ended.exit_code, ended.exit_reason) == (None, PREEMPTED)
         assert place.paths(key).superseded.exists()
     else:
         place.let_go()
@@ -390,7 +390,7 @@ def test_several_attempts_in_one_job(place: PbsPlace) -> None:
     assert [report.status.exit_code for report in reports.values() if isinstance(report.status, Ended)] == [3, 0, 137]
     (words,) = place.bed.calls("qsub")
     assert "walltime=03:15:00" in words
-    assert place.paths(keys[1]).log.read_text() == "second\n"
+    assert printed(place.paths(keys[1]).log) == "second\n"
 
 
 def test_those_that_a_job_does_not_come_to(place: PbsPlace) -> None:

@@ -103,6 +103,7 @@ def test_three_lines_of_configuration(start_lab: Callable[..., Lab], user: str |
     assert all(len(words.split(",")) == 2 for words in gpus)
     assert "[it's $HOME\n2]" in lab.output("gpu0")
     assert lab.record("cpu3").host in lab.bed.node_names
+    assert f"dispatcher: note: job {lab.record('cpu3').handle} of SLURM, on " in lab.attempt("cpu3").log.read_text()
     # Equal requests of one claim are one array.
     assert len({line.split()[1] for line in lab.submitted()}) == 2
     if user is not None:

@@ -43,7 +43,7 @@ class Lab:
         """SLURM's id of the job, once the job has said that it runs."""
         self.fleet.wait_for(job, "running", attempt=number)
         log = self.fleet.attempt(job, number).log
-        wait_until(lambda: log.exists() and log.read_text(), f"{job} has begun")
+        wait_until(lambda: log.exists() and "begun" in log.read_text(), f"{job} has begun")
         return str(self.fleet.record(job).handle)
 
     def reasons(self, job: str) -> list[str]:

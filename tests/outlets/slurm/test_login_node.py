@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from beds.slurm import SlurmBed
 from beds.sshd import SshBed
-from fleet import Dispatcher, Fleet, shell, wait_until
+from fleet import Dispatcher, Fleet, printed, shell, wait_until
 
 CONFIG = """\
 code: none
@@ -46,7 +46,7 @@ class Lab:
         """Until the job runs and has said so in its log, which is here by then."""
         self.fleet.wait_for(job, "running", attempt=number)
         log = self.fleet.attempt(job, number).log
-        wait_until(lambda: log.exists() and log.read_text(), f"{job} has begun")
+        wait_until(lambda: log.exists() and printed(log), f"{job} has begun")
 
     def let_go(self) -> None:
         (self.working() / "go").touch()

@@ -117,20 +117,31 @@ def tried(call: Any) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def watch(directory: str, limit_s: float, cloud: Cloud) -> None:
-    heard_s = time.monotonic()
-    asked_s = -TRY_AGAIN_S
-    why = "it has not asked yet"
-    while True:
+class Timer:
+    """The time that is left to a VM; `cloud` deletes it."""
+
+    def __init__(self, directory: str, limit_s: float, cloud: Any) -> None:
+        self.directory = directory
+        self.limit_s = limit_s
+        self.cloud = cloud
+        self.heard_s = time.monotonic()
+        self.asked_s = -TRY_AGAIN_S
+        self.why = "it has not asked yet"
+
+    def step(self) -> None:
+        """Take in what dispatchers have written, and delete the VM when none has for too long."""
         now_s = time.monotonic()
-        for told_s in renewals(directory):
-            heard_s, limit_s = now_s, limit_s if told_s < 0 else told_s
-        is_over = limit_s > 0 and now_s - heard_s >= limit_s
-        if (why or is_over) and now_s - asked_s >= (STEP_S if is_over else TRY_AGAIN_S):
-            asked_s = now_s
-            why = tried(cloud.delete if is_over else cloud.why_unable)
-            tell(directory, f"unable: {why}" if why else "armed")
-        time.sleep(min(STEP_S, max(0.1, limit_s / 20)) if limit_s > 0 else STEP_S)
+        for told_s in renewals(self.directory):
+            self.heard_s = now_s
+            self.limit_s = self.limit_s if told_s < 0 else told_s
+        is_over = self.limit_s > 0 and now_s - self.heard_s >= self.limit_s
+        if (self.why or is_over) and now_s - self.asked_s >= (STEP_S if is_over else TRY_AGAIN_S):
+            self.asked_s = now_s
+            self.why = tried(self.cloud.delete if is_over else self.cloud.why_unable)
+            tell(self.directory, f"unable: {self.why}" if self.why else "armed")
+
+    def pause_s(self) -> float:
+        return min(STEP_S, max(0.1, self.limit_s / 20)) if self.limit_s > 0 else STEP_S
 
 
 def main(directory: str, limit_s: str, endpoint: str) -> None:
@@ -152,7 +163,10 @@ def main(directory: str, limit_s: str, endpoint: str) -> None:
         except BlockingIOError:
             # The startup script was run again.
             return
-        watch(directory, float(limit_s), cloud)
+        timer = Timer(directory, float(limit_s), cloud)
+        while True:
+            timer.step()
+            time.sleep(timer.pause_s())
 
 
 if __name__ == "__main__":

@@ -165,10 +165,10 @@ def created_vms(config: Config) -> list[str]:
 
 
 def _confirm_creation(host: TpuHost, *, yes: bool) -> None:
-    from dispatcher.outlets.tpu.gcloud import name_problem
+    from dispatcher.outlets.tpu.gcloud import host_problem
     from dispatcher.outlets.tpu.vm import kind_text
 
-    problem = name_problem(host)
+    problem = host_problem(host)
     if problem:
         raise UsageError(problem)
     confirm(f"Create {host.name} ({kind_text(host)})? It costs money.", yes=yes)

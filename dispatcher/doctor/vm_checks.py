@@ -11,7 +11,7 @@ from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.tpu.by_hand import Found, all_created, look_at_all
-from dispatcher.outlets.tpu.gcloud import name_problem
+from dispatcher.outlets.tpu.gcloud import host_problem
 from dispatcher.outlets.tpu.telling import other_size, without_end
 from dispatcher.outlets.tpu.vm import is_up
 
@@ -25,9 +25,9 @@ def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, Found | Ou
     """What each of these hosts is at Google."""
     for host in hosts:
         name = f"host {host.name}"
-        problem = name_problem(host)
+        problem = host_problem(host)
         if problem:
-            yield Finding(name, WRONG, problem, "give the host another name")
+            yield Finding(name, WRONG, problem)
         if host.version is None:
             yield Finding(name, WARNING, "it has no `version`, so its VM cannot be created")
         if warning := without_end(host):

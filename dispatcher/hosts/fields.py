@@ -205,6 +205,13 @@ def parse_positive(value: object) -> int:
     return value
 
 
+def parse_one_node(value: object) -> int:
+    """The number of VMs of a TPU host: one."""
+    if value != 1 or isinstance(value, bool):
+        raise BadValueError("a host is one TPU VM: describe a host for each slice, and let jobs choose among them")
+    return 1
+
+
 def parse_duration_or_never(value: object) -> float | None:
     """A duration as everywhere, or `never`: None."""
     if value == "never":

@@ -169,9 +169,14 @@ _KINDS: Final[Mapping[str, _Kind]] = {
     TpuHost.type: _Kind(
         TpuHost,
         {
-            **dict.fromkeys(("zone", "project", "version", "network", "subnetwork", "service_account"), _WORD),
+            **dict.fromkeys(
+                ("zone", "project", "version", "network", "subnetwork", "service_account", "reservation"), _WORD
+            ),
             "accelerator_type": fields.parse_accelerator_type,
-            **dict.fromkeys(("spot", "preemptible", "internal_ip"), _FLAG),
+            **dict.fromkeys(("spot", "preemptible", "internal_ip", "reserved"), _FLAG),
+            "node_count": fields.parse_one_node,
+            **dict.fromkeys(("data_disk", "tags"), _WORDS),
+            "create_args": fields.parse_arguments,
             # A start-up script has several lines.
             "metadata": fields.mapped(values.parse_text, "names and values"),
             "create": fields.one_of(*get_args(CreateMode)),
@@ -204,6 +209,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 # Keys whose field has another name.
 _FIELDS: Final[Mapping[str, str]] = {"idle_delete": "idle_delete_s", "dead_after": "dead_after_s"}
+# Keys that say what a host is anyway.
+_CHECKED_ONLY: Final = frozenset({"node_count"})
 
 
 class Source(NamedTuple):
@@ -320,7 +327,7 @@ def _read_host(name: str, document: Mapping[Any, Any], faults: list[str], unused
     found = _read_keys(keys, {**_HOST_KEYS, **kind.readers}, kind.required, place, faults)
     if found is None:
         return None
-    named = {_FIELDS.get(key, key): value for key, value in found.items()}
+    named = {_FIELDS.get(key, key): value for key, value in found.items() if key not in _CHECKED_ONLY}
     host: AnyHost = kind.make(**{"name": name, "cluster": name, **named})
     return host
 

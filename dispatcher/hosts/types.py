@@ -252,6 +252,9 @@ class PbsHost(Host, frozen=True, kw_only=True):
 class TpuHost(Host, frozen=True, kw_only=True):
     """A Cloud TPU VM, which has the host's name. What is None is gcloud's own default.
 
+    `data_disk` are disks as gcloud describes them (`source=...,mode=...`), `create_args` further options with which it
+    creates the VM.
+
     `accelerator_type` as Google calls it (`v4-32`), `version` the runtime version that a VM is created with. `create`
     says whether a dispatcher may create it (`auto`), or only a command that asks (`ask`), because it costs money.
     `idle_delete_s`: after so long without an attempt the dispatcher deletes a VM that was created for this workspace;
@@ -272,6 +275,11 @@ class TpuHost(Host, frozen=True, kw_only=True):
     service_account: str | None = None
     internal_ip: bool = False
     metadata: Mapping[str, str] = _NOTHING
+    reserved: bool = False
+    reservation: str | None = None
+    data_disk: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    create_args: tuple[str, ...] = ()
     create: CreateMode = "ask"
     idle_delete_s: float | None = None
     dead_after_s: float | None = 7200.0

@@ -279,6 +279,14 @@ gres_mapping: {h100: [], l40: [a, 3.5]}
             )
             for written, shown in [("v4", '"v4"'), ("v4-0", '"v4-0"'), ("v4-8;x", '"v4-8;x"'), ("4", "4")]
         ),
+        (
+            "hosts: {t: {type: tpu, zone: z, accelerator_type: v4-8, node_count: 2}}",
+            "hosts.t.node_count = 2: a host is one TPU VM: describe a host for each slice",
+        ),
+        (
+            "hosts: {t: {type: tpu, zone: z, accelerator_type: v4-8, dead_after: nie}}",
+            'hosts.t.dead_after = "nie": ',
+        ),
         *(
             (
                 f"hosts: {{k: {{type: volcano, image: i, pvc_name: p, pvc_mount_path: /p, {key}: {written}}}}}",
@@ -331,6 +339,32 @@ def test_no_message_shows_a_password(tmp_path: Path, text: str, expected: str) -
     (line,) = faults(tmp_path, text)
     assert line.startswith(expected)
     assert "secret" not in line
+
+
+def test_the_keys_of_a_tpu(tmp_path: Path) -> None:
+    host = load_config(
+        written(
+            tmp_path,
+            """
+hosts:
+  t:
+    type: tpu
+    zone: z
+    accelerator_type: v4-8
+    node_count: 1
+    dead_after: never
+    reserved: true
+    reservation: projects/p/reservations/r
+    data_disk: [source=a, source=b]
+    tags: [x]
+    create_args: --description "it's mine"
+""",
+        )
+    ).hosts.hosts["t"]
+    assert isinstance(host, TpuHost)
+    assert (host.dead_after_s, host.reserved, host.reservation) == (None, True, "projects/p/reservations/r")
+    assert (host.data_disk, host.tags) == (("source=a", "source=b"), ("x",))
+    assert host.create_args == ("--description", "it's mine")
 
 
 def test_a_file_of_hosts_wins_by_name(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Cloud TPU VMs (`type: tpu`): a VM with the host's name, which gcloud creates, describes, deletes and reaches.
 
 gcloud         The words of gcloud for VMs and queued resources, and what its answers and failures mean. Pure.
+creation       The options with which it is created, and what the configuration may add to them. Pure.
 vm             What the state of a VM means, and what is to be done next about it. Pure.
 provisioning   One VM in the course of time: looked at, created, queued for, deleted; telling: its messages.
 leaving        What a dispatcher does about it when it ends.
@@ -33,12 +34,15 @@ if TYPE_CHECKING:
 
 
 def make_scheduler(host: TpuHost, config: Config) -> TpuScheduler:
-    """What the engine of batch outlets needs for this host; UsageError for a name that no VM can have."""
+    """What the engine of batch outlets needs for this host.
+
+    UsageError for a name that no VM can have, and for `create_args` that contradict what is generated.
+    """
     from dispatcher.errors import UsageError
-    from dispatcher.outlets.tpu.gcloud import name_problem
+    from dispatcher.outlets.tpu.gcloud import host_problem
     from dispatcher.outlets.tpu.scheduler import TpuScheduler
 
-    problem = name_problem(host)
+    problem = host_problem(host)
     if problem:
         raise UsageError(problem)
     return TpuScheduler(host)

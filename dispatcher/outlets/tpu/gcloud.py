@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote.asking import wait_for
 from dispatcher.outlets.remote.operations import Failed, Ran
 from dispatcher.outlets.remote.programs import Program
-from dispatcher.outlets.tpu import timer
+from dispatcher.outlets.tpu import creation
 
 PROGRAM: Final = "gcloud"
 # A request that has waited so long in the queue expires, and a dispatcher that lives asks anew.
@@ -32,8 +32,6 @@ _QUEUED: Final = ("compute", "tpus", "queued-resources")
 _NAME: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _LONGEST_NAME: Final = 63
 _FULL_NAME: Final = re.compile(r"projects/([^/]+)/locations/([^/]+)/[^/]+/([^/]+)")
-# gcloud splits a list at the characters that stand between two carets at its beginning.
-_SEPARATORS: Final = ",;|~#!@%&+*/:?<>\x1f\x1e\x1d\x1c\x01\x02\x03\x04\x05\x06\x07"
 _LONGEST_MESSAGE: Final = 2000
 # It reads files only, but takes a second to start.
 _CONFIG_S: Final = 30.0
@@ -138,6 +136,11 @@ def name_problem(host: TpuHost) -> str:
     )
 
 
+def host_problem(host: TpuHost) -> str:
+    """Why no VM can be created for the host as it is configured; empty when one can."""
+    return name_problem(host) or creation.argument_problems(host)
+
+
 def queued_id(workspace: str, host: str) -> str:
     """The id of the queued resource for a host: the same for every caller, so that none is made twice."""
     name = f"d-{workspace}-{host}"
@@ -152,10 +155,8 @@ def describe(host: TpuHost) -> list[str]:
 
 
 def create(host: TpuHost, workspace: str) -> list[str]:
-    """The command that creates the VM and waits until it is READY. Raises OutletError for a host without `version`."""
-    version = f"--version={_version(host)}"
-    preemptible = ["--preemptible"] if host.preemptible and not host.spot else []
-    return [PROGRAM, *_VM, "create", host.name, version, *_shape(host, workspace), *preemptible, *_common(host)]
+    """The command that creates the VM and waits until it is READY. Raises OutletError for what the host lacks."""
+    return [*_creating(host, _VM), host.name, *creation.of_vm(host, _labels(workspace)), *_common(host)]
 
 
 def delete(host: TpuHost) -> list[str]:
@@ -169,11 +170,9 @@ def create_queued(host: TpuHost, workspace: str) -> list[str]:
     It expires after QUEUED_FOR_S: without a dispatcher it would bring a VM weeks later. Google knows no preemptible
     ones there: a spot VM takes their place. Raises OutletError as `create`.
     """
-    words = [PROGRAM, *_QUEUED, "create", queued_id(workspace, host.name), f"--node-id={host.name}"]
-    spot = ["--spot"] if host.preemptible and not host.spot else []
-    version = f"--runtime-version={_version(host)}"
+    words = [*_creating(host, _QUEUED), queued_id(workspace, host.name), f"--node-id={host.name}"]
     valid = f"--valid-until-duration={QUEUED_FOR_S}s"
-    return [*words, version, *_shape(host, workspace), *spot, valid, "--async", *_common(host)]
+    return [*words, *creation.of_queued(host, _labels(workspace)), valid, "--async", *_common(host)]
 
 
 def describe_queued(host: TpuHost, queued: str) -> list[str]:
@@ -222,21 +221,6 @@ def own_project(host: TpuHost) -> str:
         why = finished.killed_because or message(finished.errors) or "it has none"
         raise UsageError(f"hosts.{host.name}: gcloud's own project is unknown: {why}; {cure}")
     return found
-
-
-def dictionary(values: Mapping[str, str]) -> str:
-    """Names and values as one argument of gcloud, whatever the values have in them.
-
-    Raises OutletError for a name with `=`, and where no separator is left.
-    """
-    wrong = next((name for name in values if "=" in name or not name), None)
-    if wrong is not None:
-        raise OutletError(f"metadata: {wrong!r} cannot be a name: it is empty or has a '='")
-    text = "".join(f"{name}{value}" for name, value in values.items())
-    separator = next((char for char in _SEPARATORS if char not in text), None)
-    if separator is None:
-        raise OutletError("metadata: the values have every character that could separate them; put them into a file")
-    return f"^{separator}^" + separator.join(f"{name}={value}" for name, value in values.items())
 
 
 def read_vm(answer: Ran | Failed) -> Vm | None:
@@ -334,6 +318,15 @@ _WORDINGS: Final[tuple[tuple[Failure, re.Pattern[str]], ...]] = (
 )
 
 
+def _labels(workspace: str) -> Mapping[str, str]:
+    return {WORKSPACE_LABEL: workspace}
+
+
+def _creating(host: TpuHost, group: Sequence[str]) -> list[str]:
+    # Of gcloud 528 only the alpha commands know the option.
+    return [PROGRAM, *(["alpha"] if host.reservation is not None else []), *group, "create"]
+
+
 def _everywhere(project: str | None) -> list[str]:
     given = [] if project is None else [f"--project={project}"]
     return ["--zone=-", *given, "--format=json", "--quiet"]
@@ -341,34 +334,6 @@ def _everywhere(project: str | None) -> list[str]:
 
 def _common(host: TpuHost) -> list[str]:
     return [*location(host), "--format=json", "--quiet"]
-
-
-def _version(host: TpuHost) -> str:
-    if host.version is None:
-        raise OutletError(
-            f"hosts.{host.name}.version is missing: a TPU VM is created with a runtime version, such as "
-            f"tpu-ubuntu2204-base; `gcloud {' '.join(_VM)} versions list --zone={host.zone}` lists them"
-        )
-    return host.version
-
-
-def _shape(host: TpuHost, workspace: str) -> list[str]:
-    """The options that `create` and `create_queued` have in common."""
-    words = [f"--accelerator-type={host.accelerator_type}", f"--labels={WORKSPACE_LABEL}={workspace}"]
-    if host.spot:
-        words.append("--spot")
-    if host.network is not None:
-        words.append(f"--network={host.network}")
-    if host.subnetwork is not None:
-        words.append(f"--subnetwork={host.subnetwork}")
-    if host.service_account is not None:
-        words.append(f"--service-account={host.service_account}")
-    if host.internal_ip:
-        words.append("--internal-ips")
-    metadata = timer.metadata(host)
-    if metadata:
-        words.append(f"--metadata={dictionary(metadata)}")
-    return words
 
 
 def _read(answer: Ran | Failed) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ VM to itself, because the workers' chips belong to one process each; one that as
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -17,6 +18,9 @@ from dispatcher.outlets.plain.launched import LaunchingScheduler
 from dispatcher.outlets.remote.operations import Checked, Launch, Operation
 from dispatcher.outlets.tpu.accelerator import refusal
 from dispatcher.outlets.tpu.workers import EXCLUSIVE
+
+# Set for every attempt on a TPU VM: by this a script knows that its chips are TPUs without loading what looks for them.
+MODE: Final = "DISPATCHER_TPU_MODE"
 
 
 class TpuScheduler(LaunchingScheduler):
@@ -37,7 +41,7 @@ class TpuScheduler(LaunchingScheduler):
         return Launch(
             directory=directory,
             root=str(submission.layout.root),
-            environment=bundle.environment,
+            environment={MODE: "1", **bundle.environment},
             exclusive="" if submission.request.gpus == 0 else EXCLUSIVE,
         )
 

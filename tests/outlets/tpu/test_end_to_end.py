@@ -80,10 +80,12 @@ def lab(tmp_path: Path, tpu: TpuBed) -> Iterator[Lab]:
 
 def test_a_vm_is_created_for_a_job_and_outlives_the_dispatcher_with_a_word(lab: Lab) -> None:
     lab.configure(accelerator_type="v4-16", spot="true", metadata='{key: "a, b=c"}')
-    lab.fleet.write_manifest([shell("a", "echo said by $DISPATCHER_PROCESS_ID of $DISPATCHER_NUM_PROCESSES")])
+    lab.fleet.write_manifest(
+        [shell("a", "echo $DISPATCHER_TPU_MODE: said by $DISPATCHER_PROCESS_ID of $DISPATCHER_NUM_PROCESSES")]
+    )
     said = lab.run_all()
     assert lab.fleet.record("a").state == "done"
-    assert lab.fleet.output("a") == "said by 0 of 2\n"
+    assert lab.fleet.output("a") == "1: said by 0 of 2\n"
     (request,) = lab.bed.requests("nodes.create")
     assert request.body["labels"] == {WORKSPACE_LABEL: lab.workspace}
     assert request.body["metadata"].keys() == {"key", "startup-script"}

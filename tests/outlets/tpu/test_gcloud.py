@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
@@ -58,28 +56,6 @@ def test_preemptible_vms_cannot_be_queued_for_and_spot_ones_are_instead() -> Non
 def test_a_vm_without_a_version_is_not_created(command: object) -> None:
     with pytest.raises(OutletError, match=r"hosts\.pod\.version is missing.*versions list --zone=z"):
         command(host(version=None), WORKSPACE)  # type: ignore[operator]
-
-
-def split(argument: str) -> dict[str, str]:
-    """As gcloud reads a dictionary: a separator between carets, then names and values at the first `=`."""
-    separator, rest = argument[1:].split("^", 1)
-    return dict(pair.split("=", 1) for pair in rest.split(separator))
-
-
-NAMES = st.text(st.characters(codec="utf-8", exclude_characters="=\0"), min_size=1)
-VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
-
-
-@given(st.dictionaries(NAMES, VALUES, min_size=1))
-def test_values_of_metadata_arrive_as_they_were(values: dict[str, str]) -> None:
-    assert split(gcloud.dictionary(values)) == values
-
-
-def test_metadata_that_gcloud_cannot_be_given() -> None:
-    with pytest.raises(OutletError, match="'a=b' cannot be a name"):
-        gcloud.dictionary({"a=b": "c"})
-    with pytest.raises(OutletError, match="every character that could separate"):
-        gcloud.dictionary({"a": "".join(map(chr, range(1, 127)))})
 
 
 @pytest.mark.parametrize("name", ["Pod", "1pod", "pod_1", "pod.1", "pod-", "p" * 64])

@@ -154,13 +154,12 @@ def created_vms(config: Config) -> list[str]:
     hosts = _tpu_hosts(config)
     found = all_created(hosts, config.layout)
     strays = found.strays(hosts)
-    told = "created for this workspace, and may cost money"
     lines = []
     for one in found.vms:
         where, how = "", f"dispatcher outlets delete {one.name}"
         if one in strays:
             where, how = ", but no configured host leads to it", one.deletion
-        lines.append(f"{one.name} ({one.text}): {told}{where}; `{how}` deletes it")
+        lines.append(f"{one.name} ({one.text}): created for this workspace, {one.cost}{where}; `{how}` deletes it")
     return [*lines, *found.unlisted]
 
 

@@ -45,8 +45,8 @@ def created(config: Config, hosts: Sequence[TpuHost]) -> Findings:
     """What this workspace has created and no configured host is: it costs money, and nothing else shows it."""
     found = all_created(hosts, config.layout)
     for one in found.strays(hosts):
-        text = f"{one.name} ({one.text}): created for this workspace, but no configured host leads to it"
-        yield Finding("TPU VMs", WARNING, f"{text}: it may cost money", f"`{one.deletion}` deletes it")
+        text = f"{one.name} ({one.text}): created for this workspace, {one.cost}, but no configured host leads to it"
+        yield Finding("TPU VMs", WARNING, text, f"`{one.deletion}` deletes it")
     for line in found.unlisted:
         cure = f"log in with gcloud, or remove the project from {config.layout.tpu_projects}"
         yield Finding("TPU VMs", WARNING, line, cure)

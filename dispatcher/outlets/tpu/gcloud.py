@@ -121,6 +121,12 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
         return f"{kind}, its queued resource is {self.state}" if self.queued else f"{kind}, {self.state}"
 
     @property
+    def cost(self) -> str:
+        """Whether it costs money, for people. A request that has come to nothing stays, and brings no VM."""
+        is_over = self.queued and self.state in ("FAILED", "SUSPENDED")
+        return "and costs nothing" if is_over else "and may cost money"
+
+    @property
     def deletion(self) -> str:
         """The command with which a person deletes it when no configured host leads to it."""
         return f"dispatcher outlets delete {self.name} --zone {self.zone} --project {self.project}"

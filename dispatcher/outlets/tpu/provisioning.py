@@ -261,20 +261,23 @@ class TpuProvisioning:
         limit_s = self._host.idle_delete_s
         if is_used or limit_s is None or self._around.has_others():
             return False
-        if self._doing is Action.CREATE and self._around.ends_when_empty:
-            return self._delete_at_end(Action.DELETE, "no job is left")
-        if not (self.is_up and self._is_ours()):
+        if self._around.ends_when_empty and (self._doing is Action.CREATE or self._is_coming()):
+            return self._delete_at_end("no job is left")
+        if not (is_up(self._vm) and self._is_ours()):
             return False
         if self._timer.is_armed and not self._around.ends_when_empty:
             # Who starts a dispatcher again does not have to wait for a new one.
+            limit_s = min(limit_s, self._host.dead_after_s or limit_s)
             return leaving.hand_over(self._host, limit_s, self._log)
-        if not leaving.is_unused(self._host):
-            return False
-        has_brought = self._vm is not None and self._vm.queued_resource
-        return self._delete_at_end(Action.DELETE_QUEUED if has_brought else Action.DELETE, "it is not used any more")
+        return leaving.is_unused(self._host) and self._delete_at_end("it is not used any more")
 
-    def _delete_at_end(self, chosen: Action, why: str) -> bool:
-        words, _ = self._command(chosen)
+    def _is_coming(self) -> bool:
+        """Whether it is ours and nothing can be on it yet."""
+        return self._vm is not None and self._is_ours() and self._vm.state == "CREATING"
+
+    def _delete_at_end(self, why: str) -> bool:
+        has_brought = self._vm is not None and self._vm.queued_resource
+        words, _ = self._command(Action.DELETE_QUEUED if has_brought else Action.DELETE)
         try:
             leaving.finish(words)
         except OutletError as error:

@@ -31,7 +31,7 @@ RENEWED = [Written(), TailRead(content=b"armed\n")]
 class Machine:
     """What one dispatcher does about the host `vm`, which is wanted unless a test says otherwise."""
 
-    def __init__(self, bed: TpuBed, **settings: Any) -> None:
+    def __init__(self, bed: TpuBed, *, ends_when_empty: bool = False, **settings: Any) -> None:
         given = {"zone": bed.zone, "accelerator_type": "v4-8", "version": VERSION, "create": "auto", **settings}
         self.host = TpuHost(name="vm", cluster="vm", **given)
         self.said: list[str] = []
@@ -39,7 +39,7 @@ class Machine:
         self.projects: list[str] = []
         around = Around(
             log=self.said.append, is_used_elsewhere=lambda: bool(self.others), has_others=lambda: bool(self.others),
-            remember=self.projects.append,
+            remember=self.projects.append, ends_when_empty=ends_when_empty,
         )  # fmt: skip
         self.made = TpuProvisioning(self.host, WORKSPACE, around, TIMES, may_create=self.host.create == "auto")
         self.is_wanted, self.is_used = True, False
@@ -320,6 +320,31 @@ def test_an_idle_one_is_deleted_when_nobody_uses_it(make: Callable[..., Machine]
     machine.until(lambda: tpu.names() == [], "deleted")
     machine.until_problem("is created when jobs wait for it")
     assert "deleting vm: it is not used any more" in machine.said
+
+
+def test_one_that_is_still_created_is_deleted_with_the_last_job(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    tpu.cloud.create_s = PATIENCE_S
+    machine = make(idle_delete_s=3600.0, ends_when_empty=True)
+    machine.until(tpu.names, "being created")
+    machine.made.close(is_used=False)
+    assert machine.said[-1] == "deleting vm: no job is left"
+    tpu.wait_for("vm", None)
+
+
+def test_one_that_others_of_the_workspace_may_want_is_left_to_them(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    machine = make(idle_delete_s=3600.0, ends_when_empty=True)
+    machine.until_up()
+    machine.others.append("another dispatcher")
+    machine.made.close(is_used=False)
+    assert tpu.names() == ["vm"]
+    machine.others.clear()
+    # The last call was not answered: it is asked anew.
+    machine.made.doubt()
+    machine.made.close(is_used=True)
+    assert tpu.names() == ["vm"]
+    machine.made.close(is_used=False)
+    assert machine.said[-1] == "deleting vm: it is not used any more"
+    tpu.wait_for("vm", None)
 
 
 def test_what_stands_at_the_end_is_named(make: Callable[..., Machine], tpu: TpuBed) -> None:

@@ -107,7 +107,7 @@ class TpuProvisioning:
         self._look_after_s = self._act_after_s = 0.0
         self._idle_since_s: float | None = None
         self._is_unused = False
-        self._timer = Timer(host, around.log)
+        self._timer = Timer(host, self._tell_of_timer)
         self._program: Program | None = None
         self._doing: Action | None = None
         self._began_s = 0.0
@@ -304,8 +304,12 @@ class TpuProvisioning:
         return self._vm is not None and self._vm.is_of(self._workspace)
 
     def _renewal_due_in_s(self) -> float | None:
-        """Seconds until the VM has to hear of this dispatcher; None for one that has no timer of ours."""
-        return self._timer.due_in_s() if self.is_up and self._is_ours() else None
+        """Seconds until the VM has to hear of this dispatcher; None for one of others that it does not use."""
+        return self._timer.due_in_s() if self.is_up and (self._is_ours() or self._is_used) else None
+
+    def _tell_of_timer(self, text: str) -> None:
+        if self._is_ours():
+            self._log(text)
 
     def _look_is_due(self) -> float | None:
         """Seconds until the VM is to be looked at; None when nothing asks for it."""

@@ -12,7 +12,7 @@ from beds.tpu import VERSION, TpuBed
 
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
-from dispatcher.outlets.remote.operations import Operation, Seen, Sight, TailRead, Write, Written
+from dispatcher.outlets.remote.operations import Failed, Operation, Seen, Sight, TailRead, Write, Written
 from dispatcher.outlets.tpu import gcloud
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
 from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
@@ -291,7 +291,16 @@ def test_what_others_have_created_is_used_and_never_deleted(make: Callable[..., 
     machine.until_up()
     machine.is_wanted = False
     machine.work()
-    assert machine.asked() == []
+    assert machine.made.questions() == []
+    # Its timer may be that of another workspace, and must not end what runs there.
+    machine.is_used = True
+    machine.work()
+    renewal, _ = machine.made.questions()
+    assert isinstance(renewal, Write) and renewal.content == b"7200"
+    machine.made.take_in([Failed(error="no permission"), TailRead()])
+    assert machine.made.questions() == []
+    machine.is_used = False
+    machine.work()
     tpu.preempt("vm")
     machine.made.doubt()
     machine.until_problem("is PREEMPTED; `dispatcher outlets delete vm` deletes it")

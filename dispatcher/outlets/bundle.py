@@ -88,6 +88,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             "cannot_start_status": DID_NOT_BEGIN,
             "lost_status": DOES_NOT_KNOW,
             "directory": os.fspath(paths.directory),
+            "is_elsewhere": not site.is_shared,
             "command": [*_launcher(paths, site, node), *command],
             "node": node is not None,
             # A node changes into it itself, once it has made the directory.

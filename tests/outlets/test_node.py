@@ -186,6 +186,7 @@ def test_no_room_for_the_code(node, small_disk):
     assert (one.status, one.has_failed_setup) == (1, True)
     assert "cannot be extracted into" in one.output.splitlines()[-1]
     assert "ran" not in one.output.splitlines()
+    assert not list(small_disk.glob("dispatcher-work/*/*")), "what was extracted of it does not fill the disk further"
 
 
 def test_several_ranks_of_a_node_share_the_tree(node):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import zlib
 from pathlib import Path
 from typing import Final
@@ -33,11 +34,16 @@ NAMES: Final = (
 )
 
 
+# A wrapper writes its exit status in one go: one that takes longer waits for something.
+_WRITING_S: Final = 3.0
+
+
 class Mirror:
     """What of one attempt has been brought home. A new one continues where an earlier dispatcher's copy ends.
 
     `problem` is why the copy may lack something, empty when it does not. `is_alive`: a process of the attempt holds its
-    liveness lock, as far as the host can tell.
+    liveness lock, as far as the host can tell. `unwritten`: it has ended, and why its exit status could not be written
+    since `unwritten_since_s` (of the monotonic clock).
     """
 
     def __init__(self, paths: AttemptPaths, directory: str) -> None:
@@ -52,6 +58,8 @@ class Mirror:
         self._known: dict[str, tuple[int, int]] = {}
         self.problem = ""
         self.is_alive: bool | None = None
+        self.unwritten = ""
+        self.unwritten_since_s = 0.0
         self.is_complete = files.is_there(paths.exit)
 
     @property
@@ -72,6 +80,11 @@ class Mirror:
         self.is_alive, self.problem = seen.is_alive, seen.error
         if seen.error:
             return False
+        if seen.is_alive:
+            now = time.monotonic()
+            self.unwritten_since_s = (self.unwritten_since_s or now) if seen.unwritten else 0.0
+            is_stuck = seen.unwritten and now - self.unwritten_since_s >= _WRITING_S
+            self.unwritten = f"ended, its status cannot be written: {seen.unwritten}" if is_stuck else ""
         try:
             return self._copy(seen)
         except StorageError as error:

@@ -18,7 +18,6 @@ from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import AnyHost, Location
 from dispatcher.outlets.base import (
     NOT_REACHED,
-    PREEMPTED,
     Bundle,
     Ended,
     Key,
@@ -103,7 +102,7 @@ class BatchOutlet:
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
         use = ToldGpuUse(self._interval_s)
         self._watcher = Watcher(
-            scheduler, self._sender, self._make_room, self.fence,
+            scheduler, self._sender, self._stopper.ask, self.fence,
             times=context.times, lost_after_s=config.lost_after_s, guard_s=guard_s, use=use,
         )  # fmt: skip
         self._conversation = Conversation(connection, self._plan, self._call_was_lost)
@@ -424,9 +423,6 @@ class BatchOutlet:
         if self._connection.has_moved and all(one.has_ended or one.elsewhere for one in self._tracked.values()):
             # What is there now is as good as what was there, and may have those that were submitted elsewhere.
             self._start_over()
-
-    def _make_room(self, one: Tracked) -> None:
-        self._stopper.ask(one, PREEMPTED, by_scheduler=True)
 
     def _accepted(self, submission: Submission, handle: str) -> None:
         for bundle in submission.bundles:

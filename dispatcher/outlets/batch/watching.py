@@ -34,18 +34,19 @@ _MOST_DETAILED: Final = 200
 class Watcher:
     """Asks how attempts are, all with one call, and concludes how those ended that the scheduler has let go.
 
-    `sender` is told of submissions that the scheduler names, or surely does not know. `make_room(one)` stops an attempt
-    that the scheduler has preempted. `fence(keys)` marks attempts as superseded, also where they run: until
-    `Tracked.marked_s` shows that this has worked, none of them counts as ended, because its job might be started anew.
-    One that the scheduler may never have been given must not be named by it for `times.absent_s`. Of any other nothing
-    must be known for `lost_after_s` before it is superseded; then it has `guard_s` to notice that, and counts as lost.
+    `sender` is told of submissions that the scheduler names, or surely does not know. `stop` (Stopper.ask) stops an
+    attempt that the scheduler has preempted, or that has ended and cannot write its exit status for `lost_after_s`.
+    `fence(keys)` marks attempts as superseded, also where they run: until `Tracked.marked_s` shows that this has
+    worked, none of them counts as ended, because its job might be started anew. One that the scheduler may never have
+    been given must not be named by it for `times.absent_s`. Of any other nothing must be known for `lost_after_s`
+    before it is superseded; then it has `guard_s` to notice that, and counts as lost.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         sender: Sender,
-        make_room: Callable[[Tracked], None],
+        stop: Callable[..., None],
         fence: Callable[[Sequence[Key]], None],
         *,
         times: BatchTimes,
@@ -55,7 +56,7 @@ class Watcher:
     ) -> None:
         self._scheduler = scheduler
         self._sender = sender
-        self._make_room = make_room
+        self._stop = stop
         self._fence = fence
         self._absent_s = times.absent_s
         self._lost_after_s = lost_after_s
@@ -83,7 +84,8 @@ class Watcher:
     def problem_of(self, key: Key) -> str:
         """Why it cannot be told how an attempt is; empty when it can."""
         copy = None if self._mirrors is None else self._mirrors.get(key)
-        return self.problem or self._unread.get(key, "") or ("" if copy is None else copy.problem)
+        problem = "" if copy is None else copy.problem
+        return self.problem or self._unread.get(key, "") or problem or self._unwritten(key)
 
     def gpu_use(self, key: Key) -> GpuUse | None:
         """What it has told of its GPUs; None: unknown."""
@@ -224,7 +226,8 @@ class Watcher:
             ):
                 # Its grace period runs, of which the scheduler tells the job nothing; or it was put back in the queue,
                 # where it would be started a second time.
-                self._make_room(one)
+                self._stop(one, PREEMPTED, by_scheduler=True)
+            self._end_unwritten(one)
             if not ((one.is_packed or state.phase is Phase.UNKNOWN) and self._has_own_end(one)):
                 return
         own = self._own_end(one)
@@ -248,10 +251,25 @@ class Watcher:
             if one.stop
             else end_of(own, told, one.tail, has_begun=_was_taken(one), is_packed=one.is_packed)
         )
+        if ended is not None and ended.exit_code is None and (unwritten := self._unwritten(one.key)):
+            ended = msgspec.structs.replace(ended, error=unwritten)
         if ended is None or may_still_run:
             self._wait_for(one, own, ended)
         else:
             one.end(ended)
+
+    def _unwritten(self, key: Key) -> str:
+        copy = None if self._mirrors is None else self._mirrors.get(key)
+        return "" if copy is None else copy.unwritten
+
+    def _end_unwritten(self, one: Tracked) -> None:
+        """End a wrapper that only waits until it can write its exit status: TERM means nothing to it any more."""
+        if not self._unwritten(one.key):
+            return
+        assert self._mirrors is not None
+        waits_s = time.monotonic() - self._mirrors[one.key].unwritten_since_s
+        if one.stop is not None or waits_s >= self._lost_after_s:
+            self._stop(one, "", force=True)
 
     def _has_own_end(self, one: Tracked) -> bool:
         """Whether the attempt has ended although its job goes on with another one."""

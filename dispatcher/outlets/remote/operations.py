@@ -153,11 +153,10 @@ class Grown(msgspec.Struct, frozen=True, kw_only=True):
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """What is new of one attempt's directory. `grown` has the growing files that exist.
 
-    `is_alive`: whether a process holds the
-    liveness lock, as far as this host can tell; None where locks do not work. What is too long to be sent has a stamp
-    and is not in `files`. It is asked before the files are read: a
-    wrapper that was gone then has left its exit status in `files`, or none. `error` names what could not be read;
-    nothing else is told then.
+    `is_alive`: whether a process holds the liveness lock, as far as this host can tell; None where locks do not work.
+    It is asked before the files are read: a wrapper that was gone then has left its exit status in `files`, or none.
+    What is too long to be sent has a stamp and is not in `files`. `unwritten`: the wrapper is writing its exit status,
+    and if it takes long, why; empty: it is not. `error` names what could not be read; nothing else is told then.
 
     Where the attempt runs on several machines, the further ones tell only whether it has begun and ended, and
     `log_end`, the end of its log there, when none of its processes is left.
@@ -168,6 +167,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     stamps: Mapping[str, tuple[int, int]] = {}
     grown: Mapping[str, Grown] = {}
     is_alive: bool | None = None
+    unwritten: str = ""
     error: str = ""
     log_end: bytes | None = None
 

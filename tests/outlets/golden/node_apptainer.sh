@@ -354,8 +354,9 @@ extract() {
 remove_work() {
     try_lock "$work_lock.lock" 60 || return
     users_fd=$work_users
-    # Without code there is nothing but the /tmp of a container.
-    [[ -z $tree || -n $told_by ]] || ((status == 0 || status == 75)) || : >"$here/failed"
+    # Without code there is nothing but the /tmp of a container. A set-up that has failed, on a full disk for example,
+    # leaves nothing: its tree would fill the disk further.
+    [[ -z $tree || -n $told_by || ! -e $private/started ]] || ((status == 0 || status == 75)) || : >"$here/failed"
     if leave "$work_lock"; then
         if [[ ! -e $here/failed ]]; then
             # Directories without write permission, such as those of a cache of Go modules.

@@ -230,6 +230,39 @@ def test_a_full_disk_there(start_ssh: Callable[..., SshBed], fleet: Fleet) -> No
     assert dispatcher.stop() == 0
 
 
+FILL = 'dd if=/dev/zero of="$HOME/filler" bs=4k status=none; '
+
+
+def test_an_attempt_that_fills_the_disk_ends_as_it_did(start_ssh: Callable[..., SshBed], fleet: Fleet) -> None:
+    """What it has ended with is known at once, although its file cannot be written."""
+    lab = Lab(fleet, start_ssh(["h1", "h2"], disk_mib=8))
+    lab.fleet.write_manifest([shell("a", f"{FILL} exit 3", gpus=0), shell("b", f"sleep 1; {FILL} exit 75", gpus=0)])
+    dispatcher = lab.start("h1:2", words=("--until-empty", "--max-jobs", "2"))
+    dispatcher.end()
+    assert fleet.record("a").reason == "exit 3"
+    assert next(line for line in fleet.history("b") if line.event == "auto_requeued").set["reason"] == "preempted"
+    assert fleet.attempt("a").exit.read_text().endswith("}\n")
+    host = lab.bed["h1"]
+    wait_until(lambda: not host.run("pgrep", "-f", "job.sh", check=False).strip(), "its wrapper does not wait for room")
+
+
+@pytest.mark.parametrize("how", ["cancel", "until-empty"])
+def test_an_exit_status_that_cannot_be_kept_at_all(start_ssh: Callable[..., SshBed], fleet: Fleet, how: str) -> None:
+    lab = Lab(fleet, start_ssh(["h1", "h2"], disk_mib=8))
+    if how == "until-empty":
+        fleet.write_config(f"lost_after: 10s\nmax_requeues: 0\n{CONFIG}")
+    lab.fleet.write_manifest([shell("a", f': >"$DISPATCHER_ATTEMPT_DIR/taken"; {FILL} exit 0', gpus=0)])
+    dispatcher = lab.start("h1", words=("--until-empty",))
+    why = "ended, its status cannot be written: no space on h1"
+    lab.shows(f"a unknown: {why}")
+    if how == "cancel":
+        fleet.run("cancel", "a")
+    dispatcher.end(120)
+    record = fleet.record("a")
+    assert record.state == ("abandoned" if how == "cancel" else "failed")
+    assert how == "cancel" or why in (record.error or "")
+
+
 def test_a_slow_host_that_greets_and_has_one_session(start_ssh: Callable[..., SshBed], fleet: Fleet) -> None:
     bed = start_ssh(["h1", "h2"], max_sessions=1)
     bed["h1"].greet("Welcome!\x1b[2J\n0000000000000000 17\n{}")

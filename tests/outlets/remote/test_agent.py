@@ -341,6 +341,31 @@ def test_what_is_in_the_place_of_a_file(here: Connection, tmp_path: Path) -> Non
     assert missing == Seen(exists=False, is_alive=False), "nothing new is known of its log"
 
 
+def test_an_exit_status_that_could_not_be_written(here: Connection, tmp_path: Path) -> None:
+    """It is in the file of the wrapper, which has room; or the wrapper waits, and why is told."""
+
+    def look() -> Seen:
+        (seen,) = ask(here, Read(looks=[Look(directory=os.fspath(tmp_path))], names=("taken", "exit.json"))).seen
+        return seen
+
+    taken, kept = tmp_path / "taken", b'{"exit_code": 3}\n'
+    taken.write_text("h1 23\n")
+    with open(tmp_path / "alive", "w") as alive:
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        assert (look().unwritten, set(look().files)) == ("", {"taken"})
+        (tmp_path / "exit.json").touch()
+        assert look().unwritten == f"on {host.host_name()}"
+    assert look().unwritten == "", "the wrapper is gone"
+    taken.write_bytes(b"h1 23\n" + kept[:-1])
+    assert look().files["exit.json"] == b""
+    taken.write_bytes(b"h1 23\n" + kept)
+    assert look().files["exit.json"] == kept
+    (tmp_path / "exit.json").unlink()
+    assert look().files["exit.json"] == kept
+    (tmp_path / "exit.json").write_bytes(b"written\n")
+    assert look().files["exit.json"] == b"written\n"
+
+
 def test_the_liveness_lock_is_seen(here: Connection, tmp_path: Path) -> None:
     with open(tmp_path / "alive", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

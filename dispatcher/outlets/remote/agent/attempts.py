@@ -72,7 +72,8 @@ def read_taken(directory: str) -> Data:
     """The host and the pid that the wrapper has written; on a full disk the file may be empty."""
     try:
         with open(os.path.join(directory, TAKEN_FILE)) as file:
-            words = file.read().split()
+            # On a full disk the exit status is in the next line.
+            words = file.readline().split()
     except (FileNotFoundError, NotADirectoryError):
         return {}
     if len(words) != 2 or not words[1].isdigit():

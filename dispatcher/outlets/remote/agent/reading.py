@@ -10,6 +10,7 @@ import zlib
 from typing import BinaryIO, Dict, Iterator, List, Optional, Set
 
 from dispatcher.outlets.remote.agent.attempts import read_launch
+from dispatcher.outlets.remote.agent.facts import host_name
 from dispatcher.outlets.remote.agent.locks import is_locked
 from dispatcher.outlets.remote.agent.names import ALIVE_FILE, EXIT_FILE, LOG_FILE, TAKEN_FILE, Data
 
@@ -49,6 +50,7 @@ def look(wanted: Data, names: List[str], budget: List[int]) -> Data:
         for name in names:
             if name in present:
                 look_at_file(directory, name, wanted["have"].get(name), seen)
+        look_for_exit(directory, present, seen)
         for path in wanted.get("paths", ()):
             with of_the_job(path):
                 look_at_file(directory, path, wanted["have"].get(path), seen)
@@ -94,6 +96,7 @@ def look_at_worker(directory: str, present: Set[str], seen: Data) -> None:
     for name in (TAKEN_FILE, EXIT_FILE):
         if name in present:
             look_at_file(directory, name, None, seen)
+    look_for_exit(directory, present, seen)
     if seen["is_alive"] is False and LOG_FILE in present:
         seen["log_end"] = tail({"path": os.path.join(directory, LOG_FILE), "most_bytes": LONGEST_END}, None)["content"]
 
@@ -111,6 +114,25 @@ def look_at_file(directory: str, name: str, had: Optional[List[int]], seen: Data
         seen["stamps"][name] = stamp
         if found.st_size <= LONGEST_FILE:
             seen["files"][name] = encoded(file.read(LONGEST_FILE))
+
+
+def look_for_exit(directory: str, present: Set[str], seen: Data) -> None:
+    """Where the exit status could not be written: what the wrapper has kept of it, or why it waits."""
+    path = os.path.join(directory, EXIT_FILE)
+    # Its file may be missing, too, and anything but an empty one is another matter.
+    about = os.lstat(path) if EXIT_FILE in present else None
+    if TAKEN_FILE not in present or (about is not None and (about.st_size or not stat.S_ISREG(about.st_mode))):
+        return
+    opened = open_regular(os.path.join(directory, TAKEN_FILE))
+    if opened is None:
+        return
+    with opened as file:
+        kept = file.read(LONGEST_FILE).splitlines(True)[1:]
+    if kept and kept[-1].endswith(b"\n"):
+        seen["files"][EXIT_FILE] = encoded(kept[-1])
+    elif about is not None and seen["is_alive"]:
+        room = os.statvfs(directory)
+        seen["unwritten"] = f"{'' if room.f_bavail and room.f_favail else 'no space '}on {host_name()}"
 
 
 def look_at_growing(directory: str, name: str, known: List[int], seen: Data, budget: List[int]) -> None:

@@ -130,6 +130,14 @@ def _parse_partitions(value: object) -> tuple[Partition, ...]:
     return partitions
 
 
+def _parse_clusters(value: object) -> str:
+    """One, although the option of SLURM takes several: an attempt is in one, and is looked for there."""
+    name = _WORD(value)
+    if "," in name or name == "all":
+        raise BadValueError("expected one cluster: describe a host for each")
+    return str(name)
+
+
 class _Kind(NamedTuple):
     """A type of host: its class, its own keys, and those that it must have."""
 
@@ -146,6 +154,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             "ssh": _WORD,
             "partitions": _parse_partitions,
             "cpu_partitions": _NAMES,
+            "clusters": _parse_clusters,
             "account": _WORD,
             "qos": _WORD,
             "exclude": _WORDS,

@@ -248,6 +248,7 @@ hosts:
     chips: {h100: many, l40: -1}
     container: {runtime: docker, mounts: [3.5]}
     queues: [a]
+  both: {type: slurm, clusters: "alpha,beta"}
   twice: {type: slurm, partitions: [{name: a, default: true}, {name: b, default: true}]}
   ws1: {chips: [h100]}
   option: {ssh: -oProxyCommand=x}

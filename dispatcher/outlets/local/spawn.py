@@ -16,10 +16,11 @@ from dispatcher.outlets.base import Bundle
 from dispatcher.run_state import liveness
 from dispatcher.workspace import AttemptPaths, Layout
 
-# Which task of how large a step the dispatcher is, or which pod of a job of Volcano: its jobs are none of them, and
-# would take themselves for one of several ranks. What tells the allocation itself stays, so that a job can ask SLURM.
+# Which task of which job of SLURM the dispatcher is, or which pod of a job of Volcano: its jobs are none of them, and
+# would take themselves for one of several ranks. Frameworks that find a part of a task's variables ask for the others.
+# What no framework takes for that stays: where SLURM and the scratch space are, and the numbers of the GPUs.
 _MEMBERSHIP: Final = re.compile(
-    rb"SLURM_(?!(JOB_|SUBMIT_|CONF)|(JOBID|CLUSTER_NAME|TMPDIR)$).*"
+    rb"SLURM_(?!(CONF|CONF_SERVER|CLUSTERS|TMPDIR|JOB_GPUS)$).*"
     rb"|(PMI|PMIX|OMPI_COMM_WORLD|MV2_COMM_WORLD|MPI_LOCALRANKID|MPI_LOCALNRANKS)(_.*)?|PBS_(TASK|NODE|VNODE)NUM"
     rb"|VC_.+_HOSTS"
 )

@@ -46,12 +46,14 @@ class Run(Operation, frozen=True, kw_only=True):
     """Run a program and wait for it.
 
     Its environment has no variables of a scheduler's job (SLURM_*, PBS_*) and none that are options of a scheduler's
-    programs (SQUEUE_*, SBATCH_* ...), but those that tell where the scheduler is (SLURM_CONF, PBS_SERVER ...).
+    programs (SQUEUE_*, SBATCH_* ...), but those that tell where the scheduler is (SLURM_CONF, SLURM_CLUSTERS,
+    PBS_SERVER ...) and what a site sets for its users (SBATCH_ACCOUNT ...). `environment` are changes
+    to it (None removes one).
     """
 
     words: Sequence[str]
     stdin: str = ""
-    environment: Mapping[str, str] = {}
+    environment: Mapping[str, str | None] = {}
     directory: str = "/"
     timeout_s: float = 60.0
 

@@ -51,7 +51,7 @@ CONTROLLED: Final = {
     "gpus": "`gpus` of the entry", "gpus-per-task": "`slots_per_node`", "gpus-per-node": "`slots_per_node`",
     "gpus-per-socket": "`gpus` of the entry", "ntasks-per-gpu": "`gpus` of the entry",
     "mem": "`mem`",
-    "clusters": "a host of its own for that cluster",
+    "clusters": "`clusters` of the host",
     "wrap": "", "parsable": "", "test-only": "", "wait": "", "uid": "", "gid": "", "help": "", "usage": "",
     "version": "",
 }  # fmt: skip
@@ -61,6 +61,9 @@ _OPPOSITES: Final = {"requeue": "no-requeue"}
 _EXCLUDES: Final = {"mem-per-cpu": "mem", "mem-per-gpu": "mem", "constraint": "constraint"}
 # Options of sbatch that begin like a controlled one, but are others.
 _OTHERS: Final = frozenset(["mem-per-cpu", "mem-per-gpu", "mem-bind", "time-min", "wait-all-nodes"])
+# What the site's modules may set of these counts for jobs for which nothing else is configured: sbatch would take it
+# before what its script says.
+_OF_THE_SITE: Final = ("account", "partition", "qos", "wckey", "reservation")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=:,./~^&|()*\[\]{}!-]+")
 
 
@@ -103,6 +106,13 @@ def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> lis
     added = list(read_arguments(host.sbatch_args))
     check_arguments(host, added, generated)
     return [directive(*option) for option in _with_gres([*generated, *added])]
+
+
+def own_variables(host: SlurmHost, request: Request) -> dict[str, None]:
+    """The variables of the site that must not count for such a job, because the configuration says what they say."""
+    configured = [*_accounting(host), *partition_options(host, request), *read_arguments(host.sbatch_args)]
+    names = {name for name, _ in configured}
+    return {f"SBATCH_{name.upper()}": None for name in _OF_THE_SITE if name in names}
 
 
 def signal_time_s(grace_s: float) -> int:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.outlets.base import Key
@@ -39,10 +41,31 @@ _NO_ACCOUNTING: Final = re.compile(r"accounting storage is disabled|accounting_s
 # Prints the name of the cluster.
 _WHERE: Final = """
 found=$(scontrol show config) || exit
-printf '%s\\n' "$found" | sed -n 's/^ClusterName *= *//p'
+names=$(printf '%s\\n' "$found" | sed -n 's/^ClusterName *= *//p' | sort -u)
+[ "$(printf '%s\\n' "$names" | wc -l)" = 1 ] || {
+    echo "SLURM_CLUSTERS=$SLURM_CLUSTERS means several clusters: say which one with 'clusters' of the host" >&2
+    exit 1
+}
+printf '%s\\n' "$names"
 """
 
+_PROGRAMS: Final = ("sbatch", "squeue", "scontrol", "sacct", "sinfo", "scancel")
+R = TypeVar("R", bound=Run)
+
 Found = Mapping[tuple[str, int], list[JobState]]
+
+
+def in_cluster(run: R, name: str | None) -> R:
+    """The call in this one of several clusters; None: in the one that the host's own configuration takes."""
+    if name is None:
+        return run
+    program, *rest = run.words
+    if program not in _PROGRAMS:
+        # A script's programs take it from there.
+        return msgspec.structs.replace(run, environment={**run.environment, "SLURM_CLUSTERS": name})
+    # They fail for another one in their environment before they read their options, and jobs would have it too.
+    environment = {**run.environment, "SLURM_CLUSTERS": None}
+    return msgspec.structs.replace(run, words=(program, f"--clusters={name}", *rest), environment=environment)
 
 
 def where() -> Confirm:

@@ -11,7 +11,7 @@ from dispatcher.hosts.options import project_of
 from dispatcher.hosts.types import Hosts, SlurmHost
 from dispatcher.outlets.base import Key, Request
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, JobState, Limits, Refused, Submission, Submitted
-from dispatcher.outlets.remote.operations import Confirm, Operation
+from dispatcher.outlets.remote.operations import Confirm, Operation, Run
 from dispatcher.outlets.slurm import cancelling, gres, questions, submitting
 from dispatcher.outlets.slurm.directives import (
     LONGEST_NAME,
@@ -20,8 +20,10 @@ from dispatcher.outlets.slurm.directives import (
     contradictions,
     directives,
     file_pattern,
+    own_variables,
     read_arguments,
 )
+from dispatcher.outlets.slurm.questions import R
 from dispatcher.outlets.slurm.resources import host_for, partition_options, refusal, resource_options, shape_of
 from dispatcher.outlets.slurm.steps import start_on_nodes
 from dispatcher.templates.launcher import render_launcher
@@ -66,25 +68,26 @@ class SlurmScheduler:
             raise TemplateError(str(error)) from None
 
     def submit(self, submission: Submission) -> Operation:
-        return submitting.submit(str(submission.layout.submission_script(submission.name)))
+        script = str(submission.layout.submission_script(submission.name))
+        return self._named(submitting.submit(script, own_variables(self._host, submission.request)))
 
     def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
         return submitting.accepted(answer)
 
     def query(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
-        return questions.query(attempts)
+        return self._all_named(questions.query(attempts))
 
     def states(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
         return questions.select(attempts, questions.read_query(answers))
 
     def detail(self, attempts: Sequence[Submitted]) -> Sequence[Operation]:
-        return questions.detail(attempts)
+        return self._all_named(questions.detail(attempts))
 
     def details(self, attempts: Sequence[Submitted], answers: Sequence[Any]) -> Mapping[Key, JobState]:
         return questions.read_detail(attempts, answers)
 
     def cancel(self, attempts: Sequence[Submitted], *, force: bool) -> Sequence[Operation]:
-        return cancelling.cancel(attempts, force=force)
+        return self._all_named(cancelling.cancel(attempts, force=force))
 
     def cancelled(self, answer: Any) -> str:
         return cancelling.cancelled(answer)
@@ -93,18 +96,24 @@ class SlurmScheduler:
         return _log(Layout.of_attempt(attempt.directory), attempt.name, str(attempt.index))
 
     def where(self) -> Confirm:
-        return questions.where()
+        return self._named(questions.where())
 
     def where_name(self) -> str:
         return "cluster"
 
     def limits_query(self) -> Sequence[Operation]:
-        return [*submitting.limits_query(self._host.qos), gres.query(self._host)]
+        return self._all_named([*submitting.limits_query(self._host.qos), gres.query(self._host)])
 
     def limits(self, answers: Sequence[Any]) -> Limits:
         *limits, types = answers
         self._hosts = gres.existing_first(self._hosts, gres.read_types(types))
         return submitting.limits(limits, self._host.account)
+
+    def _named(self, run: R) -> R:
+        return questions.in_cluster(run, self._host.clusters)
+
+    def _all_named(self, runs: Sequence[Run]) -> Sequence[Run]:
+        return [self._named(run) for run in runs]
 
     def _contradictions(self, host: SlurmHost, request: Request) -> list[str]:
         """What of `sbatch_args` contradicts what such an attempt asks for."""

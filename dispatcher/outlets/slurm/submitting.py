@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, Limits, Refused
@@ -32,13 +32,14 @@ _SETTING: Final = re.compile(r"^(\w+)\s*=\s*(.*?)\s*$", re.M)
 _MOST_TASKS: Final = re.compile(r"max_array_tasks=(\d+)")
 # The limits of this user, who is not known here; without accounting, sacctmgr fails.
 _ASSOCIATIONS: Final = (
-    'exec sacctmgr --noheader --parsable2 show assoc where "user=$(id -un)" format=Account,MaxSubmitJobs,GrpSubmitJobs'
+    'exec sacctmgr --noheader --parsable2 show assoc where "user=$(id -un)" '
+    '${SLURM_CLUSTERS:+"cluster=$SLURM_CLUSTERS"} format=Account,MaxSubmitJobs,GrpSubmitJobs'
 )
 
 
-def submit(script: str) -> Run:
-    """Submit a batch script that is on the host."""
-    return Run(words=("sbatch", "--parsable", script), timeout_s=TIMEOUT_S)
+def submit(script: str, environment: Mapping[str, None]) -> Run:
+    """Submit a batch script that is on the host, without these variables."""
+    return Run(words=("sbatch", "--parsable", script), environment=environment, timeout_s=TIMEOUT_S)
 
 
 def accepted(answer: Any) -> Accepted | Refused | Doubtful:

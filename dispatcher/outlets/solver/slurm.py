@@ -15,6 +15,7 @@ from dispatcher.errors import OutletError
 from dispatcher.hosts.types import SlurmHost
 from dispatcher.outlets.remote.operations import Operation, Run
 from dispatcher.outlets.slurm.gres import parse_gres, used_partitions
+from dispatcher.outlets.slurm.questions import in_cluster
 from dispatcher.outlets.solver.answers import output
 from dispatcher.outlets.solver.reports import BatchReport, Gpus, Node, Queue
 
@@ -39,7 +40,7 @@ def questions(host: SlurmHost, timeout_s: float, root: Path) -> list[Operation]:
     chosen = used_partitions(host)
     nodes = ["sinfo", "--noheader", "--Node", *chosen, f"--Format={_FORMAT}"]
     waiting = ["squeue", "--noheader", "--states=PENDING", *chosen, "--format=%P"]
-    return [Run(words=words, timeout_s=timeout_s) for words in (nodes, waiting)]
+    return [in_cluster(Run(words=words, timeout_s=timeout_s), host.clusters) for words in (nodes, waiting)]
 
 
 def report(answers: Sequence[Any]) -> BatchReport:

@@ -161,8 +161,10 @@ def test_where_one_has_arrived(here: Connection, tmp_path: Path, monkeypatch: py
 
 
 def test_programs(here: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", "SQUEUE_STATES", "PBS_NODEFILE"):
+    for name in ("SLURM_JOB_ID", "SBATCH_TIMELIMIT", "SQUEUE_STATES", "PBS_NODEFILE"):
         monkeypatch.setenv(name, "x")
+    for name in ("SLURM_CLUSTERS", "SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS"):
+        monkeypatch.setenv(name, "alpha")
     monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
     monkeypatch.setenv("PBS_SERVER", "pbs")
     told, status, killed, missing, over = ask(
@@ -176,9 +178,10 @@ def test_programs(here: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == Ran(exit_code=0, out=ODD + ODD, err="no\n")
     assert (status.exit_code, killed.exit_code, over.exit_code, over.out) == (255, -9, None, "begun\n")
     assert missing == Failed(error="/no/such/program: No such file or directory", errno=2)
-    names = ask(here, Run(words=["env"], environment={"A": "b"})).out.splitlines()
+    names = ask(here, Run(words=["env"], environment={"A": "b", "SBATCH_QOS": None})).out.splitlines()
+    assert {"SLURM_CLUSTERS=alpha", "SBATCH_ACCOUNT=alpha", "SBATCH_PARTITION=alpha"} <= set(names)
     assert {"A=b", "SLURM_CONF=/etc/slurm.conf", "PBS_SERVER=pbs"} <= set(names)
-    assert not [name for name in names if name.startswith(("SLURM_JOB", "SBATCH", "SQUEUE", "PBS_N"))]
+    assert not [name for name in names if name.startswith(("SLURM_JOB", "SBATCH_T", "SBATCH_Q", "SQUEUE", "PBS_N"))]
 
 
 def test_a_part_of_an_answer_is_no_answer(here: Connection) -> None:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.base import PREEMPTED, Key
+from dispatcher.hosts.types import Hosts, Partition, SlurmHost
+from dispatcher.outlets.base import PREEMPTED, Key, Request
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, Limits, Phase, Refused, Submitted
-from dispatcher.outlets.remote.operations import Failed, Ran
+from dispatcher.outlets.remote.operations import Failed, Ran, Run
 from dispatcher.outlets.slurm import cancelling, questions, submitting
+from dispatcher.outlets.slurm.directives import own_variables
+from dispatcher.outlets.slurm.scheduler import SlurmScheduler
+from dispatcher.outlets.solver.slurm import questions as slurm_questions
+from dispatcher.workspace import Layout
 
 NAME = "d-0123456789ab-0123456789abcdef"
 WIDTHS = (20, 14, 20, 128, 24, 14, 26, 12, 72, 256)
@@ -330,3 +338,47 @@ def test_one_call_for_all() -> None:
     (run,) = cancelling.cancel([attempt(f"j{index}", index=index) for index in range(500)], force=False)
     assert len(run.stdin.splitlines()) == 500
     assert cancelling.cancel([], force=True) == []
+
+
+# several clusters
+
+
+def test_every_call_names_the_configured_cluster() -> None:
+    host = SlurmHost(name="hpc", cluster="hpc", clusters="alpha", qos="long")
+    scheduler = SlurmScheduler(host, Hosts(hosts={"hpc": host}), Layout("/w"), 5.0)
+    jobs = [attempt("a", handle="7")]
+    asked = [scheduler.where(), *scheduler.query(jobs), *scheduler.detail(jobs), *scheduler.cancel(jobs, force=False)]
+    asked += [*scheduler.limits_query(), *slurm_questions(host, 5.0, Path("/w"))]
+    direct = [run for run in asked if isinstance(run, Run) and run.words[0] not in ("sh", "bash", "sacctmgr")]
+    assert {run.words[0] for run in direct} == {"squeue", "scontrol", "sacct", "sinfo"}
+    for run in direct:
+        # Another one in the environment makes the program fail, whatever its options say.
+        assert run.words[1] == "--clusters=alpha" and run.environment == {"SLURM_CLUSTERS": None}
+    scripts = [run for run in asked if isinstance(run, Run) and run.words[0] in ("sh", "bash")]
+    assert len(scripts) == 3 and all(run.environment == {"SLURM_CLUSTERS": "alpha"} for run in scripts)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"), [("lab", "lab"), ("lab lab", "lab"), ("a b", "SLURM_CLUSTERS=a,b means several")]
+)
+def test_a_login_whose_modules_name_several_clusters(tmp_path: Path, names: str, told: str) -> None:
+    lines = "".join(f"ClusterName             = {name}\n" for name in names.split())
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\nprintf '%s' '{lines}'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_CLUSTERS": names.replace(" ", ",")}
+    done = subprocess.run(questions.where().words, env=variables, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip() == told) if done.returncode == 0 else told in done.stderr
+    assert (done.returncode == 0) == (told == "lab")
+
+
+@pytest.mark.parametrize(
+    ("settings", "unset"),
+    [
+        ({}, set()),
+        ({"account": "lab", "partitions": (Partition("low"),)}, {"SBATCH_ACCOUNT", "SBATCH_PARTITION"}),
+        ({"qos": "long", "sbatch_args": ("--reservation=r",)}, {"SBATCH_QOS", "SBATCH_RESERVATION"}),
+    ],
+)
+def test_what_is_configured_comes_before_the_modules_of_a_site(settings: dict[str, Any], unset: set[str]) -> None:
+    host = SlurmHost(name="hpc", cluster="hpc", **settings)
+    assert set(own_variables(host, Request(0))) == unset

@@ -103,7 +103,7 @@ def test_arrays() -> None:
         (("--export=NONE",), "--export=ALL", "`env` of the host"),
         (("-A lab",), "--account", "`account`"),
         (("-x n1",), "--exclude", "`exclude`"),
-        (("-Mother",), "--clusters", "a host of its own for that cluster"),
+        (("-Mother",), "--clusters", "`clusters` of the host"),
         (("-W",), "--wait", ""),
         (("--wrap=x",), "--wrap", ""),
         (("--parsable",), "--parsable", ""),

@@ -25,7 +25,7 @@ ANSWERS: dict[str, Any] = {
     "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": []},
     "/api/v1": {
         "kind": "APIResourceList", "groupVersion": "v1",
-        "resources": [{"name": "namespaces", "singularName": "", "namespaced": False, "kind": "Namespace", "verbs": []}],
+        "resources": [{"name": "namespaces", "singularName": "", "namespaced": False, "kind": "Namespace"}],
     },
     "/api/v1/namespaces/kube-system": {
         "kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "kube-system", "uid": UID},

@@ -11,9 +11,10 @@ from dispatcher.outlets.remote.agent.names import Data, Refusal
 
 LONGEST_OUTPUT = 16 << 20
 # Membership in a scheduler's job, which what runs here does not have, and options of its programs; what tells these
-# programs where their scheduler is stays.
+# programs where their scheduler is stays, and what modules of a site set for its users.
 _SCHEDULERS = re.compile(
-    r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL|PBS)_(?!(CONF|CONF_FILE|SERVER|DEFAULT|EXEC)$)"
+    r"(?!SBATCH_(ACCOUNT|PARTITION|QOS|WCKEY|RESERVATION)$)(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL|PBS)_"
+    r"(?!(CONF|CONF_FILE|CONF_SERVER|CLUSTERS|SERVER|DEFAULT|EXEC)$)"
 )
 
 

@@ -24,7 +24,7 @@ _CONTROLLED: Final = {
     "e": "the file that the error of a failed start is read from",
     "o": "the file that the error of a failed start is read from",
     "j": "the file that the error of a failed start is read from",
-    "r": "-r n: an attempt runs once",
+    "r": "an attempt runs once",
     "S": "the script is bash",
     "J": "each attempt is a job of its own",
     "C": "the script has no directives",

@@ -85,13 +85,14 @@ started=
 stopped=
 for queue in $queues; do
     case $(qstat -Q -f "$queue" 2>/dev/null) in
-        *'started = False'*) stopped="$stopped $queue" ;;
-        *) started="$started $queue" ;;
+        *'started = True'*) started="$started $queue" ;;
+        *) stopped="$stopped $queue" ;;
     esac
 done
 refusal=
 for queue in $started $stopped; do
-    complaint=$(qsub -q "$queue" "$@" 2>&1 >&3)
+    # qsub leaves a process behind for a minute, which must not hold on to the output.
+    complaint=$(qsub -q "$queue" "$@" 2>&1 >&3 3>&-)
     status=$?
     [ -z "$complaint" ] || echo "$queue: $complaint" >&2
     case $status in

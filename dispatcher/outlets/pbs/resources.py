@@ -37,18 +37,21 @@ class Chunk(msgspec.Struct, frozen=True):
 def host_for(host: PbsHost, request: Request) -> PbsHost:
     """The host as it is for this request: the queues that may take it, and what these and the request's options set."""
     options = request.pbs or PbsOptions()
-    queues = _queues(host, request, options)
-    first = queues[0] if queues else PbsQueue("")
-    settings = msgspec.structs.replace
-    return settings(
+    queues = _queues(host, request, options) or (PbsQueue(""),)
+    seen = [_in_queue(host, queue, options) for queue in queues]
+    shapes = [(each.pbsbatch_args, resource_arguments(each, request, None)) for each in seen]
+    # A job has one shape, so a queue where it would have another one cannot take it in place of the first.
+    alike = tuple(queue for queue, shape in zip(queues, shapes, strict=True) if queue.name and shape == shapes[0])
+    return msgspec.structs.replace(seen[0], queues=alike, cpu_queues=())
+
+
+def _in_queue(host: PbsHost, queue: PbsQueue, options: PbsOptions) -> PbsHost:
+    return msgspec.structs.replace(
         host,
-        # A job has one shape, so queues where it would have another one cannot take it in place of the first.
-        queues=tuple(queue for queue in queues if settings(queue, name="") == settings(first, name="")),
-        cpu_queues=(),
-        slot_type=first.slot_type or host.slot_type,
-        gres_supported=host.gres_supported if first.gres_supported is None else first.gres_supported,
-        slots_per_node=options.slots_per_node or first.slots_per_node or host.slots_per_node,
-        pbsbatch_args=(*host.pbsbatch_args, *first.pbsbatch_args, *options.pbsbatch_args),
+        slot_type=queue.slot_type or host.slot_type,
+        gres_supported=host.gres_supported if queue.gres_supported is None else queue.gres_supported,
+        slots_per_node=options.slots_per_node or queue.slots_per_node or host.slots_per_node,
+        pbsbatch_args=(*host.pbsbatch_args, *queue.pbsbatch_args, *options.pbsbatch_args),
     )
 
 

@@ -57,16 +57,17 @@ class PbsScheduler:
         self._layout = layout
         for queue in host.queues or (None,):
             options = None if queue is None else PbsOptions(queue=queue.name)
-            self._options("d", "/dev/null", Request(0, pbs=options), None)
+            self._options("d-...", "/dev/null", Request(0, pbs=options), None)
 
     def refuses(self, request: Request) -> str:
         why = resources.refuses(resources.host_for(self._host, request), request)
         if why:
             return why
         try:
-            self._options("d", "/dev/null", request, None)
+            self._options("d-...", "/dev/null", request, None)
         except ConfigError as error:
-            return " ".join(str(error).split())
+            heading, *faults = str(error).splitlines()
+            return ": ".join(filter(None, (heading, "; ".join(fault.strip() for fault in faults))))
         return ""
 
     def scripts(self, submission: Submission) -> Mapping[str, bytes]:

@@ -39,20 +39,22 @@ class Shape(msgspec.Struct, frozen=True):
 
 def host_for(host: SlurmHost, request: Request) -> SlurmHost:
     """The host as it is for this request: the partitions where it may run, and what these and its options set."""
-    options = request.slurm or SlurmOptions()
     chosen = partitions_for(host, request)
-    first = chosen[0] if chosen else Partition("")
+    seen = _in_partition(host, chosen[0] if chosen else Partition(""), request)
+    return msgspec.structs.replace(seen, partitions=tuple(chosen), cpu_partitions=())
+
+
+def _in_partition(host: SlurmHost, partition: Partition, request: Request) -> SlurmHost:
+    options = request.slurm or SlurmOptions()
     return msgspec.structs.replace(
         host,
-        partitions=tuple(chosen),
-        cpu_partitions=(),
-        mem=first.mem or host.mem,
-        slot_type=first.slot_type or host.slot_type,
-        tres_supported=host.tres_supported if first.tres_supported is None else first.tres_supported,
-        gres_supported=host.gres_supported if first.gres_supported is None else first.gres_supported,
-        gpu_type=options.gpu_type or first.gpu_type or host.gpu_type,
-        slots_per_node=options.slots_per_node or first.slots_per_node or host.slots_per_node,
-        sbatch_args=(*host.sbatch_args, *first.sbatch_args, *options.sbatch_args),
+        mem=partition.mem or host.mem,
+        slot_type=partition.slot_type or host.slot_type,
+        tres_supported=host.tres_supported if partition.tres_supported is None else partition.tres_supported,
+        gres_supported=host.gres_supported if partition.gres_supported is None else partition.gres_supported,
+        gpu_type=options.gpu_type or partition.gpu_type or host.gpu_type,
+        slots_per_node=options.slots_per_node or partition.slots_per_node or host.slots_per_node,
+        sbatch_args=(*host.sbatch_args, *partition.sbatch_args, *options.sbatch_args),
     )
 
 
@@ -115,12 +117,14 @@ def partition_options(host: SlurmHost, request: Request) -> list[Option]:
 def partitions_for(host: SlurmHost, request: Request) -> list[Partition]:
     """The partitions where it may run, the preferred first; none: SLURM's own default."""
     chosen = _partitions(host, request)
-    # A job has one shape and one constraint, so partitions that need others cannot be in its list.
-    return [partition for partition in chosen if _settings(partition) == _settings(chosen[0])]
+    shapes = [_shape_in(host, partition, request) for partition in chosen]
+    # A job has one shape, so partitions where it would have another one cannot be in its list.
+    return [partition for partition, shape in zip(chosen, shapes, strict=True) if shape == shapes[0]]
 
 
-def _settings(partition: Partition) -> Partition:
-    return msgspec.structs.replace(partition, name="", default=False)
+def _shape_in(host: SlurmHost, partition: Partition, request: Request) -> object:
+    seen = _in_partition(host, partition, request)
+    return partition.constraint, seen.sbatch_args, resource_options(seen, Hosts(), request)
 
 
 def _partitions(host: SlurmHost, request: Request) -> list[Partition]:

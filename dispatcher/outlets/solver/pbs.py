@@ -70,8 +70,9 @@ def parse_report(nodes: Mapping[str, Any], queues: Mapping[str, Any], server: Ma
 
 
 def _closed(described: Mapping[str, Any]) -> str:
+    # Of a queue where it was never set, PBS does not show it.
     words = {"enabled": "it takes no jobs (enabled = False)", "started": "it starts no jobs (started = False)"}
-    return next((why for key, why in words.items() if str(described.get(key, "True")) == "False"), "")
+    return next((why for key, why in words.items() if str(described.get(key)) != "True"), "")
 
 
 def _queued(described: Mapping[str, Any]) -> int:

@@ -73,7 +73,7 @@ def test_what_contradicts_is_named_with_its_value() -> None:
         made("-l", "walltime=1")
     with pytest.raises(ConfigError, match=r"-q cpu contradicts .*\(-q gpu or cpu\)"):
         made("-q", "cpu", queues=GPU)
-    with pytest.raises(ConfigError, match=r"-r y contradicts .*\(-r n: -r n: an attempt runs once\)"):
+    with pytest.raises(ConfigError, match=r"-r y contradicts .*\(-r n: an attempt runs once\)"):
         made("-r", "y")
 
 

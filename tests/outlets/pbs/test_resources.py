@@ -97,10 +97,17 @@ QUEUES = (PbsQueue("gpu"), PbsQueue("more"), PbsQueue("cpu", slot_type="cpu"), P
     ("settings", "request_", "queues", "select"),
     [
         ({"queues": QUEUES}, Request(2), ["gpu", "more"], "1:ncpus=2:ngpus=2"),
-        ({"queues": QUEUES, "cpu_queues": ("cpu", "small")}, Request(0), ["cpu"], "1:ncpus=1"),
+        ({"queues": QUEUES, "cpu_queues": ("cpu", "small")}, Request(0), ["cpu", "small"], "1:ncpus=1"),
         ({"queues": QUEUES, "cpu_queues": ("cpu", "small")}, Request(1), ["gpu", "more"], "1:ncpus=1:ngpus=1"),
         ({"queues": QUEUES}, Request(1, pbs=PbsOptions(queue="whole")), ["whole"], "1:ncpus=1"),
         ({"queues": QUEUES}, Request(4, pbs=PbsOptions(slots_per_node=2)), ["gpu", "more"], "2:ncpus=2:ngpus=2"),
+        # With other numbers of slots it would be the same job.
+        (
+            {"cpu_queues": ("a", "b"), "queues": (PbsQueue("b", slots_per_node=2),)},
+            Request(0),
+            ["a", "b"],
+            "1:ncpus=1",
+        ),
         ({}, Request(1, pbs=PbsOptions(queue="new")), ["new"], "1:ncpus=1:ngpus=1"),
         ({"queues": QUEUES[2:]}, Request(1), ["whole"], "1:ncpus=1"),
         ({"cpu_queues": ("a", "b")}, Request(0), ["a", "b"], "1:ncpus=1"),

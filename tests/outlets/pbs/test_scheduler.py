@@ -102,7 +102,11 @@ def test_options_of_a_job_that_contradict() -> None:
     """It is not claimed for the host, and one message names all of them."""
     request = Request(4, pbs=PbsOptions(pbsbatch_args=("-r", "y", "-N", "mine")))
     why = scheduler().refuses(request)
-    assert "2 problems" in why and "-r y contradicts" in why and "-N mine contradicts" in why
+    assert why == (
+        "pbsbatch_args for hpc: 2 problems: -r y contradicts what the dispatcher sets (-r n: an attempt runs once): "
+        "remove it; -N mine contradicts what the dispatcher sets (-N d-...: the name by which the job is found again): "
+        "remove it"
+    )
     assert "option -Y" in scheduler().refuses(Request(4, pbs=PbsOptions(pbsbatch_args=("-Y",))))
 
 

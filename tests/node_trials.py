@@ -43,6 +43,8 @@ class Node:
             work_id=WORK_ID, work=os.fspath(self.work), images=f"{folder}/images", local_dir=os.fspath(self.local)
         )
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("DISPATCHER_")}
+        # No registry is asked for an image: nobody listens there.
+        self.environment["https_proxy"] = "http://127.0.0.1:9"
         self.path: list[Path] = []
         self.started: list[subprocess.Popen[bytes]] = []
 

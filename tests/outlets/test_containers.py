@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import http.server
 import os
 import signal
+import ssl
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -68,6 +72,53 @@ def runtime(request):
 def log(node, tmp_path):
     node.environment["FAKE_LOG"] = f"{tmp_path}/runtime.log"
     return tmp_path / "runtime.log"
+
+
+class Registry(http.server.BaseHTTPRequestHandler):
+    """Answers who has a token, and tells the others where there is one, as public registries do."""
+
+    def do_HEAD(self):
+        self.server.asked.append(self.path)
+        if self.headers["Authorization"] != "Bearer t0ken":
+            place = f"https://localhost:{self.server.server_port}/token"
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", f'Bearer realm="{place}",service="it",scope="repository:lab/jax:pull"')
+        elif self.server.digest and "application/vnd.oci.image.index.v1+json" in self.headers.get_all("Accept"):
+            self.send_response(200)
+            self.send_header("Docker-Content-Digest", f"sha256:{self.server.digest}")
+        else:
+            self.send_response(500)
+        self.end_headers()
+
+    def do_GET(self):
+        is_right = self.path == "/token?service=it&scope=repository%3Alab%2Fjax%3Apull"
+        self.send_response(200 if is_right else 404)
+        self.end_headers()
+        self.wfile.write(b'{"token": "t0ken"}')
+
+    def log_message(self, *_):
+        """The output is the test's."""
+
+
+@pytest.fixture
+def registry(tmp_path):
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate,
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Registry)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.certificate, server.digest, server.asked = certificate, "", []
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
 
 
 @needs_root
@@ -143,6 +194,32 @@ class TestApptainer:
         assert image.read_text() == f"SIF {URI}\n"
         assert [path.name for path in (tmp_path / "images").glob(".*")] == []
 
+    def test_a_tag_that_moves(self, contained, runtime, log, registry, tmp_path):
+        """It is believed for an hour. What begins later gets the new image, and the old one stays for others."""
+        uri = f"docker://localhost:{registry.server_port}/lab/jax:24.04"
+        contained.configure(container=Container(runtime=runtime, image=uri))
+        contained.environment |= {"CURL_CA_BUNDLE": os.fspath(registry.certificate), "no_proxy": "localhost"}
+        images, first, second = tmp_path / "images", "a" * 64, "b" * 64
+        registry.digest = first
+        assert contained.run("echo ran").status == 0
+        registry.digest = second
+        assert contained.run("echo ran", number=2).status == 0
+        pulled = f"pull docker://localhost:{registry.server_port}/lab/jax@sha256:"
+        assert [line for line in log.read_text().splitlines() if "pull" in line] == [f"{pulled}{first}"]
+        (tag,) = images.glob("*.tag")
+        os.utime(tag, (0, 0))
+        old = images / f"{'c' * 64}.sif"
+        old.write_text("SIF\n")
+        os.utime(old, (0, 0))
+        assert contained.run("echo ran", number=3).status == 0
+        assert log.read_text().splitlines()[-2:] == [f"{pulled}{second}", f"exec  {second}.sif"]
+        assert {path.name for path in images.glob("*.sif")} == {f"{first}.sif", f"{second}.sif"}
+        # A registry that does not answer keeps nobody from what there is.
+        registry.digest = ""
+        os.utime(tag, (0, 0))
+        assert contained.run("echo ran", number=4).status == 0
+        assert log.read_text().splitlines()[-1] == f"exec  {second}.sif"
+
     def test_a_killed_conversion_leaves_no_image(self, contained, log, tmp_path):
         first = contained.start("echo ran", outside={"FAKE_PULL_UNTIL": "/nonexistent"})
         wait_until(lambda: log.exists() and "pull" in log.read_text(), "the first one converts")
@@ -158,7 +235,7 @@ class TestApptainer:
         one.process.send_signal(signal.SIGTERM)
         one.ended()
         assert (one.status, one.has_failed_setup, one.first) == (143, False, "signal TERM")
-        assert [path.name for path in (tmp_path / "images").iterdir() if path.suffix != ".lock"] == []
+        assert [path.name for path in (tmp_path / "images").iterdir() if path.suffix not in (".lock", ".tag")] == []
 
     def test_an_image_that_cannot_be_had(self, contained):
         uri = "docker://absent.example/it's:1"

@@ -18,6 +18,10 @@ from dispatcher.hosts.types import Container, Runtime
 
 # How long an attempt waits while another one converts the image that it needs.
 IMAGE_WAIT_S: Final = 1800
+# Converted images that no attempt has begun with for so long are removed when another one is converted.
+IMAGE_KEEP_DAYS: Final = 60
+# How long a tag is taken for what it was.
+_TAG_MINUTES: Final = 60
 
 _BEGIN: Final[dict[Runtime, tuple[str, ...]]] = {
     "apptainer": ("apptainer", "exec"),
@@ -44,12 +48,35 @@ _CONVERT: Final[dict[Runtime, tuple[str, ...]]] = {
 _SUFFIX: Final[dict[Runtime, str]] = {"apptainer": ".sif", "singularity": ".sif", "enroot": ".sqsh"}
 # What ends a path where a runtime reads mounts; none of them has a way to write it in a path.
 _SEPARATORS: Final[dict[Runtime, str]] = {"apptainer": ":,", "singularity": ":,", "podman": ":", "enroot": ": \t\n"}
+# An address of a registry: its host, the repository and the tag.
+_TAGGED: Final = re.compile(r"docker://(?:([^/]+[.:][^/]*|localhost)/)?([^:@]+)(?::([\w.-]+))?")
+# What a tag may lead to; an index is for several kinds of machines.
+_MANIFESTS: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
 _PINNED: Final = re.compile(r".*@sha256:([0-9a-f]{64})", re.S)
 # Removes a container whatever state it is in; apptainer and singularity leave none behind.
 _REMOVE: Final[dict[Runtime, tuple[str, ...]]] = {
     "podman": ("podman", "rm", "--force", "--ignore"),
     "enroot": ("enroot", "remove", "--force"),
 }
+
+
+class Tag(msgspec.Struct, frozen=True, kw_only=True):
+    """A tag that may move: where its registry tells its digest (`url`), and what curl has to `accept`.
+
+    `repository` with `@sha256:` and a digest is the image of that digest. `file` keeps the digest beside the images,
+    and is believed for so many `minutes`.
+    """
+
+    url: str
+    accept: tuple[str, ...]
+    repository: str
+    file: str
+    minutes: int
 
 
 class ContainerWords(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +93,7 @@ class ContainerWords(msgspec.Struct, frozen=True, kw_only=True):
     image_file: str
     convert: tuple[str, ...]
     remove: tuple[str, ...]
+    tag: Tag | None
 
 
 def container_words(container: Container, paths: Sequence[str]) -> ContainerWords:
@@ -86,6 +114,7 @@ def container_words(container: Container, paths: Sequence[str]) -> ContainerWord
         image_file=image_file,
         convert=_CONVERT[runtime] if image_file else (),
         remove=_REMOVE.get(runtime, ()),
+        tag=_tag(container),
     )
 
 
@@ -103,10 +132,28 @@ def _defaults(options: Sequence[str]) -> tuple[str, ...]:
 def _image_file(container: Container) -> str:
     """The name of a converted image; empty for one that is a file or that the runtime itself keeps.
 
-    An image with a digest has that digest as its name, any other the digest of its address: a tag is converted once.
+    An image with a digest has that digest as its name; any other the digest of its address, unless the registry tells
+    the node which digest the tag has.
     """
     if container.runtime == "podman" or "://" not in container.image:
         return ""
     pinned = _PINNED.fullmatch(container.image)
     address = pinned[1] if pinned else hashlib.sha256(container.image.encode()).hexdigest()
     return address + _SUFFIX[container.runtime]
+
+
+def _tag(container: Container) -> Tag | None:
+    """What there is to follow; None for an image that is no tag of a registry, or that the runtime itself keeps."""
+    found = _TAGGED.fullmatch(container.image)
+    if container.runtime not in ("apptainer", "singularity") or found is None:
+        return None
+    host, repository, tag = found.groups()
+    of_hub = repository if "/" in repository else f"library/{repository}"
+    base = f"https://{host}/v2/{repository}" if host else f"https://registry-1.docker.io/v2/{of_hub}"
+    return Tag(
+        url=f"{base}/manifests/{tag or 'latest'}",
+        accept=tuple(word for kind in _MANIFESTS for word in ("-H", f"Accept: {kind}")),
+        repository=f"docker://{host}/{repository}" if host else f"docker://{repository}",
+        file=f"{hashlib.sha256(container.image.encode()).hexdigest()}.tag",
+        minutes=_TAG_MINUTES,
+    )

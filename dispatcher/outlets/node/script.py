@@ -13,7 +13,7 @@ from dispatcher import contract
 from dispatcher.errors import TemplateError
 from dispatcher.hosts.types import Container
 from dispatcher.outlets.idle_times import GAP_INTERVALS, SMI_LIMIT_S
-from dispatcher.outlets.node.containers import IMAGE_WAIT_S, container_words
+from dispatcher.outlets.node.containers import IMAGE_KEEP_DAYS, IMAGE_WAIT_S, container_words
 from dispatcher.outlets.node.setup import JuiceFS, NodeSetup
 from dispatcher.provenance.interpreters import told_source
 from dispatcher.templates.launcher import render_launcher
@@ -171,4 +171,5 @@ def _container(
         "name": f"dispatcher-{setup.work_id}-{job.label}",
         "images": setup.images,
         "image_wait_s": IMAGE_WAIT_S,
+        "image_keep_days": IMAGE_KEEP_DAYS,
     }

@@ -486,14 +486,52 @@ add_place() {
     container_end=("$dispatcher_image")
 }
 
+# The digest that the tag has now, as the registry tells who has no login; nothing where it does not. Registries answer with
+# the place where a token is to be had first.
+tag_digest() {
+    local url='https://registry-1.docker.io/v2/it'"'"'s/jax/manifests/1' head realm= service= scope= token
+    local ask=(curl --silent --connect-timeout 5 --max-time 20) accept=(-H 'Accept: application/vnd.oci.image.index.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' -H 'Accept: application/vnd.oci.image.manifest.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.v2+json')
+    head=$("${ask[@]}" --head "${accept[@]}" "$url") || return
+    if [[ $head =~ ^HTTP/[0-9.]+\ 401 ]]; then
+        [[ ! $head =~ [Rr]ealm=\"([^\"]*)\" ]] || realm=${BASH_REMATCH[1]}
+        [[ ! $head =~ [Ss]ervice=\"([^\"]*)\" ]] || service=${BASH_REMATCH[1]}
+        [[ ! $head =~ [Ss]cope=\"([^\"]*)\" ]] || scope=${BASH_REMATCH[1]}
+        token=$("${ask[@]}" --get "$realm" --data-urlencode "service=$service" --data-urlencode "scope=$scope")
+        [[ $token =~ \"(access_)?token\":\ *\"([^\"]+)\" ]] || return
+        head=$("${ask[@]}" --head "${accept[@]}" -H "Authorization: Bearer ${BASH_REMATCH[2]}" "$url") || return
+    fi
+    [[ ! $head =~ [Dd]ocker-[Cc]ontent-[Dd]igest:\ *sha256:([0-9a-f]{64}) ]] || echo "${BASH_REMATCH[1]}"
+}
+
+# A tag may move. What it was an hour ago at most is in a file beside the images; attempts that use what it was before keep
+# that, because each digest has an image of its own.
+follow_tag() {
+    local known=$folder/9a531fbf44c549b6c091b0c5339906aa5a28cffc62ec11810c506960425da8ba.tag digest=
+    if [[ -z $(find "$known" -mmin -60 2>/dev/null) ]]; then
+        digest=$(tag_digest)
+        if [[ -n $digest ]]; then
+            echo "$digest" >"$known.$node.$$" && mv -f -- "$known.$node.$$" "$known"
+        else
+            # Not asked again by every attempt.
+            touch -- "$known"
+        fi
+    fi
+    [[ -r $known ]] && read -r digest <"$known"
+    [[ $digest =~ ^[0-9a-f]{64}$ ]] || return 0
+    image=$folder/$digest.sif
+    reference='docker://it'"'"'s/jax'@sha256:$digest
+} 2>/dev/null
+
 # An image is converted once for the cluster. The lock saves work and nothing depends on it: where locks do not exclude,
 # several convert, each to a file of its own, and the last rename wins.
 get_image() {
-    local folder temporary waited=0 fd
+    local folder temporary waited=0 fd reference='docker://it'"'"'s/jax:1'
     expand folder '/share/it'"'"'s/images'
     image=$folder/9a531fbf44c549b6c091b0c5339906aa5a28cffc62ec11810c506960425da8ba.sif
-    [[ ! -s $image ]] || return 0
     mkdir -p -- "$folder" || fail 1 "the directory of images $folder cannot be made"
+    follow_tag
+    # The time tells when it was last used.
+    [[ ! -s $image ]] || { touch -c -- "$image"; return 0; }
     exec {fd}>>"$image.lock" || fail 1 "the lock $image.lock cannot be opened"
     hold "$fd"
     # Status 1 means that another one has it; anything else, that this filesystem has no locks.
@@ -509,9 +547,11 @@ that converts the image; if none does, remove $image.lock"
     done
     if [[ ! -s $image ]]; then
         find "$folder" -maxdepth 1 -name '.*.part' -mmin +1440 -exec rm -rf {} +
+        find "$folder" -maxdepth 1 -regex '.*/[0-9a-f]*\.\(sif\|sqsh\)\(\.lock\)?' -mtime +60 \
+            ! -path "$image*" -exec rm -f {} +
         temporary=$folder/.${image##*/}.$node.$$.part
         echo "dispatcher: note: $node: converting "'docker://it'"'"'s/jax:1'" into $image" >&2
-        supervise apptainer pull "$temporary" 'docker://it'"'"'s/jax:1' && mv -f -T -- "$temporary" "$image"
+        supervise apptainer pull "$temporary" "$reference" && mv -f -T -- "$temporary" "$image"
         if [[ ! -s $image ]]; then
             rm -f -- "$temporary"
             fail 1 "the image "'docker://it'"'"'s/jax:1'" cannot be converted"

@@ -217,6 +217,21 @@ def test_the_limits_of_a_user_are_kept_to(start_lab: Callable[..., Lab]) -> None
     assert {record.attempt for record in lab.records().values()} == {1}
 
 
+def test_what_a_start_that_failed_has_said(start_lab: Callable[..., Lab]) -> None:
+    """The end of what the batch script has printed, before it came to the attempt."""
+    lab = start_lab()
+    template = lab.root / "templates" / "sbatch.sh.j2"
+    template.parent.mkdir(exist_ok=True)
+    template.write_text("#!/bin/bash\necho 'scratch: not mounted' >&2\nexit 3\n")
+    lab.write_manifest([shell("a", "true", gpus=0, retries=0)])
+    pod = lab.start("hpc", "--outlet", "hpc:1", poll="0.5")
+    wait_until(lambda: "auto_requeued" in lab.events("a"), "its end is recorded")
+    ended = [line.set for line in lab.history("a") if line.set.get("error")][0]
+    assert ended["reason"] == "cannot start" and "scratch: not mounted" in ended["error"]
+    lab.run("cancel", "a")
+    pod.stop()
+
+
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_one_that_is_killed_by_command(start_lab: Callable[..., Lab], nodes: int) -> None:
     """SLURM itself would wait for KillWait, on each node."""

@@ -55,11 +55,10 @@ def last_error_line(lines: Sequence[str]) -> str | None:
     return None
 
 
-def last_line(lines: Sequence[str]) -> str | None:
-    """The last line of the job that is not blank."""
-    return next(
-        (line.strip()[:_WIDTH] for line in reversed(lines) if line.strip() and not _OWN_NOTE.search(line)), None
-    )
+def last_line(lines: Sequence[str], but: str = "") -> str | None:
+    """The last line of the job that is not blank, and does not begin with `but`."""
+    found = (line for line in reversed(lines) if line.strip() and not _OWN_NOTE.search(line))
+    return next((line.strip()[:_WIDTH] for line in found if not (but and line.startswith(but))), None)
 
 
 def _looks_like_error(line: str) -> bool:

@@ -132,6 +132,9 @@ def classify(ended: Ended, log_end: str) -> Ended:
     else:
         reason = f"exit {code}" if number is None else f"signal {number}"
     error = last_error_line(lines) or ended.error
+    if reason == SETUP and error and (why := last_line(lines, but="dispatcher: ")) and why not in error:
+        # Which step failed is ours to say; why, what it ran has said before.
+        error = f"{error}: {why}"
     return msgspec.structs.replace(ended, exit_reason=reason, error=error)
 
 

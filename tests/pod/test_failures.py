@@ -84,6 +84,14 @@ def test_one_that_was_superseded_keeps_what_is_known_of_the_cause() -> None:
     assert classify(Ended(143, "superseded", error="n1 is lost"), "").error == "superseded: n1 is lost"
 
 
+def test_a_failed_setup_is_told_with_what_it_ran_into() -> None:
+    failed = "dispatcher: error: setup, line 2, exit status 1: source venv/bin/activate"
+    cause = "setup.sh: line 2: venv/bin/activate: No such file or directory"
+    log = f"dispatcher: note: job 7 of SLURM, on n1\nloading\n{cause}\n{failed}\n"
+    assert classify(Ended(1, "setup"), log).error == f"{failed}: {cause}"
+    assert classify(Ended(1, "setup"), f"{failed}\n").error == failed
+
+
 def test_a_kill_while_the_kernel_killed_for_memory() -> None:
     assert classify(Ended(137, oom_killed=True), "").exit_reason == "out of memory"
     assert classify(Ended(1, oom_killed=True), "").exit_reason == "exit 1"

@@ -226,7 +226,7 @@ def test_what_a_start_that_failed_has_said(start_lab: Callable[..., Lab]) -> Non
     lab.write_manifest([shell("a", "true", gpus=0, retries=0)])
     pod = lab.start("hpc", "--outlet", "hpc:1", poll="0.5")
     wait_until(lambda: "auto_requeued" in lab.events("a"), "its end is recorded")
-    ended = [line.set for line in lab.history("a") if line.set.get("error")][0]
+    ended = next(line.set for line in lab.history("a") if line.set.get("error"))
     assert ended["reason"] == "cannot start" and "scratch: not mounted" in ended["error"]
     lab.run("cancel", "a")
     pod.stop()

@@ -142,7 +142,7 @@ class World:
         self.requests: dict[Place, Request] = {}
         self.cost_s = self.wanted_s = 0.0
         self.longest_unwanted_s = 0.0
-        self.count = 0
+        self.count = self.request_count = 0
 
     def clock(self) -> float:
         return self.now_s - self.slept_s
@@ -178,6 +178,7 @@ class World:
         if place in self.machines or (group != "tpu-vm" and place in self.requests):
             return self._call(err="ERROR: (gcloud.x) ALREADY_EXISTS: it is there")
         if group != "tpu-vm":
+            self.request_count += 1
             self.requests[place] = Request(self, place, options)
             return self._call()
         if not self.has_capacity:
@@ -239,7 +240,9 @@ class Dispatcher:
 
     def step(self) -> None:
         self.world.slept_s = self.slept_s
-        self.made.work(is_wanted=bool(self.jobs) and not self.made.is_up, is_used=self.is_running)
+        # Answers of gcloud wake a dispatcher at once: it looks and acts within a step.
+        for _ in range(4):
+            self.made.work(is_wanted=bool(self.jobs) and not self.made.is_up, is_used=self.is_running)
         machine = self.machine
         if not self.made.is_up or machine is None:
             if self.made.is_up:

@@ -38,7 +38,7 @@ def hand_over(host: TpuHost, limit_s: float, log: Callable[[str], None]) -> bool
     answers = _ask(host, timer.renewal(limit_s, is_last=True))
     if not isinstance(answers, Sequence) or not isinstance(answers[0], Written):
         return False
-    log(f"{host.name} deletes itself in {duration_text(limit_s)} (idle_delete), unless a dispatcher comes before")
+    log(f"{host.name} deletes itself in {duration_text(limit_s)}, unless a dispatcher comes before")
     return True
 
 

@@ -183,7 +183,7 @@ def test_a_vm_deletes_itself_when_its_dispatcher_was_stopped_and_none_comes(lab:
         lambda: "pod deletes itself after 1h00m without" in dispatcher.log.read_text(), "it is armed", PATIENCE_S
     )
     assert dispatcher.stop() == 0
-    assert "pod deletes itself in 10s (idle_delete), unless a dispatcher comes before" in dispatcher.said
+    assert "pod deletes itself in 10s, unless a dispatcher comes before" in dispatcher.said
     assert not lab.bed.requests("nodes.delete")
     wait_until(lambda: not lab.bed.names(), "it is gone", PATIENCE_S)
 

@@ -6,6 +6,7 @@
     blobs       differences, package lists and archives of the code that nothing refers to
     plan        what is to be removed, and what was; finding: which jobs and attempts may be looked at
     disk        bytes by what they are, for `usage --disk`
+    hosts       what attempts have left on the configured hosts, for `clean --hosts`
 
 What is never removed:
 

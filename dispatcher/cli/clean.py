@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -80,6 +82,12 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     help="Keep the last N attempts of each job [default: 1], or with --checkpoints its last N checkpoints [default: as "
     "many as the job keeps].",
 )
+@click.option(
+    "--hosts",
+    "on_hosts",
+    is_flag=True,
+    help="Code that attempts have left on the configured hosts, and files of their submissions.",
+)
 @click.option("--periodic", is_flag=True, help="With --checkpoints: also those that are kept every so many steps.")
 @click.option(
     "--older-than",
@@ -90,13 +98,18 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
 @where_option
 @click.option("-y", "--yes", is_flag=True, help="Remove what is listed; without this option nothing is removed.")
 @json_option
-def clean(jobs: tuple[str, ...], where: Where, yes: bool, as_json: bool, **options: Any) -> int:
+def clean(jobs: tuple[str, ...], where: Where, yes: bool, as_json: bool, on_hosts: bool, **options: Any) -> int:
     """List what can be removed, and with --yes remove it.
 
     Looks at JOB... (ids or globs), or at all jobs: at attempts and blobs, unless options say otherwise. The last
     attempt of a job, the last one that succeeded, the last checkpoint and what may be running are never touched. The
     records of removed attempts stay, so `show`, `results` and `usage` still have them.
     """
+    if on_hosts:
+        others = [name for name in ("attempts", "blobs", "checkpoints", "keep", "periodic") if options[name]]
+        if jobs or where or others:
+            raise UsageError("--hosts looks at the hosts alone: it goes with --older-than, --yes and --json only")
+        return _clean_hosts(options["older_than"], yes=yes, as_json=as_json)
     workspace, progress = open_workspace(), Progress()
     plan = _Options(**options).plan(workspace, jobs, where, progress.tell)
     progress.clear()
@@ -121,6 +134,34 @@ def clean(jobs: tuple[str, ...], where: Where, yes: bool, as_json: bool, **optio
         note(f"not removed: {line}")
     click.echo(f"{_sum(plan.removed.size.files, plan.removed.size.bytes)} removed")
     return _FAILED if plan.removed.failed else 0
+
+
+def _clean_hosts(older_than_s: float, *, yes: bool, as_json: bool) -> int:
+    from dispatcher.cleaning import hosts
+    from dispatcher.config import load_config
+
+    workspace = open_workspace()
+    hosts_file = os.environ.get("DISPATCHER_HOSTS")
+    config = load_config(workspace.layout, Path(hosts_file) if hosts_file else None)
+    workspace.store.refresh()
+    left = hosts.leftovers(config, workspace.store.records, older_than_s)
+    size = sum(one.bytes for one in left.found)
+    if not as_json:
+        shown = [{"what": one.what, "size": bytes_text(one.bytes), "last used": ago(one.age_s)} for one in left.found]
+        if shown:
+            print_rows(shown, "plain", ("what", "size", "last used"), narrowing=_NARROWING)
+    problems = [*left.problems, *(hosts.remove(config, left.found) if yes and left.found else [])]
+    for line in problems:
+        note(line)
+    if as_json:
+        items = [{"what": one.what, "bytes": one.bytes, "age_s": one.age_s} for one in left.found]
+        print_json({"items": items, "removed": yes, "bytes": size, "failed": problems})
+    elif not left.found:
+        click.echo("nothing to remove")
+    else:
+        number = counted(len(left.found), "directory", "directories")
+        click.echo(f"{number}, {bytes_text(size)}, {'removed' if yes else 'could be removed: add --yes'}")
+    return _FAILED if problems else 0
 
 
 def _as_json(plan: Plan, *, yes: bool) -> int:

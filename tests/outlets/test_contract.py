@@ -119,6 +119,8 @@ def test_how_they_end(place: Place) -> None:
 
     wait_until(is_at_rest, "the outlet has nothing to wait for")
     place.outlet.forget(keys)
+    scripts = place.config.layout.submissions_dir
+    assert not scripts.exists() or not list(scripts.iterdir()), "the files of submissions go with their ends"
 
 
 def test_what_is_told_of_one_that_runs(place: Place) -> None:

@@ -7,6 +7,8 @@ no one else, and one call serves all attempts in flight. sending.py submits, wat
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -48,6 +50,7 @@ from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.remote.connection import Connection
+from dispatcher.outlets.remote.operations import Remove
 from dispatcher.outlets.solver.free import FreeHardware
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
 from dispatcher.run_state.liveness import SlotInfo
@@ -89,6 +92,9 @@ class BatchOutlet:
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
         self._preparer = Preparer(host, config.layout, self._landing)
         self._tracked: dict[Key, Tracked] = {}
+        # The attempts of each submission, until their ends are recorded; and submissions whose files are to be removed.
+        self._members: dict[str, set[Key]] = {}
+        self._over: list[str] = []
         # Submitted before the host was reached.
         self._waiting: dict[Key, Bundle] = {}
         self._hardware = HardwareQuestions(free, self._tracked, self._waiting)
@@ -178,8 +184,12 @@ class BatchOutlet:
 
     def forget(self, keys: Sequence[Key]) -> None:
         for key in keys:
-            self._tracked.pop(key, None)
+            one = self._tracked.pop(key, None)
             self._watcher.forget(key)
+            if one is not None and one.name in self._members:
+                self._members[one.name].discard(key)
+                if not self._members[one.name]:
+                    self._remove_files(one.name)
 
     def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
         adopted = {}
@@ -273,6 +283,7 @@ class BatchOutlet:
             self._tracked.update({one.key: one for one in attempts})
             well = [bundle for bundle, one in zip(group, attempts, strict=True) if not one.has_ended]
             if len(well) == len(group):
+                self._members[submission.name] = {bundle.key for bundle in group}
                 code = group[0].code
                 # A host that sees this workspace sees the copies in it.
                 is_held = self._shipping.is_wanted if code is None else not self._landing.is_shared
@@ -281,6 +292,20 @@ class BatchOutlet:
                     self._shipping.want(submission.name, code)
             else:
                 self._submit(well)
+
+    def _remove_files(self, name: str) -> None:
+        """Of a submission whose attempts have all ended: at once, or on the host with the next call."""
+        del self._members[name]
+        if self._landing.is_shared:
+            shutil.rmtree(self._layout.submission_script(name).parent, ignore_errors=True)
+        elif self._landing.has_landed:
+            self._over.append(name)
+
+    def _removal(self) -> list[Step]:
+        names, self._over = self._over, []
+        directory = os.fspath(self._landing.layout().submissions_dir)
+        # What a lost call leaves is found by `clean --hosts`.
+        return [Step([Remove(directory=directory, names=names)], lambda _: None)] if names else []
 
     def _track_again(self, key: Key, placement: Placement) -> Tracked:
         """Watch an attempt that an earlier dispatcher was about to submit, or had submitted."""
@@ -390,6 +415,7 @@ class BatchOutlet:
         if is_due and self._landing.confirm is not None and any(one.elsewhere for one in self._tracked.values()):
             # Without another question it would not be seen that the host leads to where they are again.
             last.append(Step([self._landing.confirm], lambda _: None))
+        steps += self._removal()
         return [*steps, *self._watcher.steps(self._tracked, is_due=is_due), *self._hardware.steps(), *last]
 
     def _is_needed(self) -> bool:

@@ -342,6 +342,37 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True):
     existed: bool = False
 
 
+class Trees(Operation, frozen=True, kw_only=True):
+    """What is directly in `directory`, in which `$UID` is the number of the user; nothing where there is none."""
+
+    directory: str
+
+
+class Tree(msgspec.Struct, frozen=True, kw_only=True):
+    """`age_s`: for how long nothing was changed directly in it."""
+
+    name: str
+    bytes: int
+    age_s: float
+
+
+class TreeList(msgspec.Struct, frozen=True, kw_only=True):
+    trees: Sequence[Tree] = ()
+
+
+class Remove(Operation, frozen=True, kw_only=True):
+    """Remove these directories below `directory`, as `Trees` takes it, with all that is in them."""
+
+    directory: str
+    names: Sequence[str]
+
+
+class Removed(msgspec.Struct, frozen=True, kw_only=True):
+    """What could not be removed, and why: lines."""
+
+    failed: Sequence[str] = ()
+
+
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
     """The operation failed: `error` names what and where, `errno` is 0 when it was no system call."""
 
@@ -364,4 +395,6 @@ ANSWERS: Final[Mapping[type[Operation], Any]] = {
     ListGpus: GpuList,
     Has: Found,
     Store: Stored,
+    Trees: TreeList,
+    Remove: Removed,
 }

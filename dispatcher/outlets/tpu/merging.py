@@ -29,6 +29,8 @@ from dispatcher.outlets.remote.operations import (
     Launched,
     Operation,
     Read,
+    Remove,
+    Removed,
     Seen,
     Sight,
     Signal,
@@ -114,6 +116,10 @@ def _delivered(answers: Sequence[Delivered]) -> Delivered:
 
 def _written(answers: Sequence[Written]) -> Written:
     return Written(existed=all(one.existed for one in answers))
+
+
+def _removed(answers: Sequence[Removed]) -> Removed:
+    return Removed(failed=[line for one in answers for line in one.failed])
 
 
 def _stored(answers: Sequence[Stored]) -> Stored:
@@ -274,6 +280,7 @@ _MERGES: Final[Mapping[type[Operation], Callable[[Any], Any]]] = {
     Hello: _greeting,
     Deliver: _delivered,
     Write: _written,
+    Remove: _removed,
     Read: _sight,
     Tail: _tail,
     Launch: _launched,

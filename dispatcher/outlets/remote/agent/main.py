@@ -16,7 +16,7 @@ from dispatcher.outlets.remote.agent.names import Data, Refusal
 from dispatcher.outlets.remote.agent.programs import find_pbs, run
 from dispatcher.outlets.remote.agent.reading import read, tail
 from dispatcher.outlets.remote.agent.signals import send_signal
-from dispatcher.outlets.remote.agent.storing import has, store
+from dispatcher.outlets.remote.agent.storing import has, remove, store, trees
 from dispatcher.outlets.remote.agent.writing import deliver, write
 
 OPERATIONS = {
@@ -33,6 +33,8 @@ OPERATIONS = {
     "ListGpus": list_gpus,
     "Has": has,
     "Store": store,
+    "Trees": trees,
+    "Remove": remove,
 }
 
 

@@ -1,12 +1,16 @@
-"""Large files, such as archives of code: stored under their name only when their checksum is right."""
+"""Large files, such as archives of code: stored under their name only when their checksum is right.
+
+And directories that nothing needs any more.
+"""
 
 import contextlib
 import hashlib
 import os
+import shutil
 import socket
 import stat
 import time
-from typing import BinaryIO, List, Optional
+from typing import Any, BinaryIO, List, Optional
 
 from dispatcher.outlets.remote.agent.names import Data, Refusal
 
@@ -119,3 +123,55 @@ def remove_old_parts(path: str) -> None:
             except FileNotFoundError:
                 # Another agent has removed it.
                 continue
+
+
+def trees(words: Data, _stdin: BinaryIO) -> Data:
+    directory = with_uid(words["directory"])
+    found = []
+    try:
+        names = sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            path = os.path.join(directory, name)
+            age_s = time.time() - os.lstat(path).st_mtime
+            found.append({"name": name, "bytes": size_below(path), "age_s": age_s})
+    return {"trees": found}
+
+
+def remove(words: Data, _stdin: BinaryIO) -> Data:
+    failed: List[str] = []
+    for name in words["names"]:
+        if not name or "/" in name or name in (".", ".."):
+            raise Refusal(f"{name!r} is no name of a directory")
+        path = os.path.join(with_uid(words["directory"]), name)
+
+        def again(function: Any, place: str, raised: Any, path: str = path) -> None:
+            try:
+                if isinstance(raised[1], PermissionError) and place != path:
+                    # Directories without write permission, such as those of a cache of Go modules.
+                    os.chmod(os.path.dirname(place), 0o700)
+                    os.chmod(place, 0o700)
+                function(place)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                failed.append(f"{place}: {error.strerror}")
+
+        shutil.rmtree(path, onerror=again)
+    return {"failed": failed}
+
+
+def with_uid(path: str) -> str:
+    return path.replace("$UID", str(os.getuid()))
+
+
+def size_below(path: str) -> int:
+    """The bytes that a directory and everything in it occupy; what is removed meanwhile, or closed, has none."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in [".", *names]:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    return total

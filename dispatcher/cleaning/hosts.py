@@ -1,0 +1,155 @@
+"""What attempts have left on the configured hosts: extracted code that was kept after a failure, files of submissions.
+
+On a host behind a scheduler only what its login node sees is found: disks of nodes are out of reach. The disks of a TPU
+VM go with it, and a Kubernetes pod keeps no tree.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.base import files
+from dispatcher.cleaning.blobs import YOUNG_S
+from dispatcher.config import Config
+from dispatcher.errors import DispatcherError
+from dispatcher.hosts.types import AnyHost, Host, TpuHost, VolcanoHost
+from dispatcher.outlets.batch.identity import read_submission, workspace_id
+from dispatcher.outlets.kinds import make_road
+from dispatcher.outlets.remote.asking import ask_all
+from dispatcher.outlets.remote.connection import Outcome, Unreached
+from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Remove, Removed, TreeList, Trees
+from dispatcher.run_state.states import IN_FLIGHT, Record
+from dispatcher.workspace import Layout
+
+_TIMEOUT_S: Final = 60.0
+# A tree may have a million files.
+_REMOVE_TIMEOUT_S: Final = 600.0
+_WORK, _BASE = "work", "base"
+# Where node.sh extracts code for hosts without `work`.
+_NO_WORK: Final = "/tmp/dispatcher-$UID"
+
+
+class Leftover(msgspec.Struct, frozen=True, kw_only=True):
+    """A directory on a host that nothing needs any more."""
+
+    host: str
+    directory: str
+    name: str
+    bytes: int
+    age_s: float
+
+    @property
+    def what(self) -> str:
+        return f"{self.host}:{posixpath.join(self.directory, self.name)}"
+
+
+class Leftovers(msgspec.Struct):
+    """`problems`: why a host could not be looked at, or what could not be removed: lines for people."""
+
+    found: list[Leftover]
+    problems: list[str]
+
+
+def leftovers(config: Config, records: Mapping[str, Record], older_than_s: float) -> Leftovers:
+    """Everything on the hosts that no attempt in flight uses; all hosts are asked at the same time."""
+    hosts = [host for host in config.hosts.in_order() if not isinstance(host, (TpuHost, VolcanoHost))]
+    result = Leftovers([], [])
+    places = _places(config, hosts, result.problems)
+    questions = {name: [Trees(directory=directory) for directory in each] for name, each in places.items()}
+    used = _in_use(config.layout, records)
+    for name, answers in _ask(config, questions, _TIMEOUT_S, result.problems).items():
+        for directory, answer in zip(places[name], answers, strict=True):
+            if not isinstance(answer, TreeList):
+                result.problems.append(f"{name}: {answer.error}")
+                continue
+            for tree in answer.trees:
+                young_s = 0.0 if _has_ended(config.layout, tree.name) else YOUNG_S
+                if tree.name not in used and tree.age_s >= max(older_than_s, young_s):
+                    result.found.append(
+                        Leftover(
+                            host=name, directory=directory, name=tree.name, bytes=tree.bytes, age_s=max(0.0, tree.age_s)
+                        )
+                    )
+    return result
+
+
+def remove(config: Config, found: Sequence[Leftover]) -> list[str]:
+    """Remove them; lines on what could not be removed."""
+    problems: list[str] = []
+    questions: dict[str, list[Operation]] = {}
+    for host in dict.fromkeys(one.host for one in found):
+        mine = [one for one in found if one.host == host]
+        questions[host] = [
+            Remove(directory=directory, names=[one.name for one in mine if one.directory == directory])
+            for directory in dict.fromkeys(one.directory for one in mine)
+        ]
+    for name, answers in _ask(config, questions, _REMOVE_TIMEOUT_S, problems).items():
+        for answer in answers:
+            failed = answer.failed if isinstance(answer, Removed) else [answer.error]
+            problems += [f"{name}: {line}" for line in failed]
+    return problems
+
+
+def _places(config: Config, hosts: Sequence[Host], problems: list[str]) -> dict[str, list[str]]:
+    """The directories of each host that are looked at."""
+    layout, me = config.layout, workspace_id(config.layout)
+    hellos: dict[str, list[Operation]] = {}
+    for host in hosts:
+        cluster = config.hosts.cluster_of(host)
+        base = cluster.work or cluster.root or "~/.dispatcher"
+        given = {_BASE: base, **({_WORK: cluster.work} if cluster.work else {})}
+        hellos[host.name] = [Hello(directories=given, probe=str(layout.id_file))]
+    found = {}
+    for name, (greeting,) in _ask(config, hellos, _TIMEOUT_S, problems).items():
+        if isinstance(greeting, Failed):
+            problems.append(f"{name}: {greeting.error}")
+            continue
+        assert isinstance(greeting, Greeting)
+        work = greeting.directories.get(_WORK, _NO_WORK)
+        there = layout if _sees(layout, greeting) else Layout(f"{greeting.directories[_BASE]}/{me}")
+        found[name] = [posixpath.join(work, "dispatcher-work", me)]
+        if there is not layout or not any(str(layout.submissions_dir) in each for each in found.values()):
+            found[name].append(str(there.submissions_dir))
+    return found
+
+
+def _sees(layout: Layout, greeting: Greeting) -> bool:
+    return greeting.probe is not None and greeting.probe.encode() == files.read_fresh_small(layout.id_file)
+
+
+def _ask(
+    config: Config, questions: Mapping[str, Sequence[Operation]], timeout_s: float, problems: list[str]
+) -> dict[str, Sequence[Any]]:
+    """The answers of the hosts that answer; why the others do not is added to `problems`."""
+    asked = {}
+    for name, operations in questions.items():
+        host: AnyHost = config.hosts.hosts[name]
+        try:
+            asked[name] = make_road(host, config, "clean"), operations
+        except DispatcherError as error:
+            problems.append(f"{name}: {error}")
+    outcomes: dict[str, Outcome] = ask_all(asked, timeout_s)
+    problems += [f"{name}: {one.why}" for name, one in outcomes.items() if isinstance(one, Unreached)]
+    return {name: one for name, one in outcomes.items() if not isinstance(one, Unreached)}
+
+
+def _in_use(layout: Layout, records: Mapping[str, Record]) -> set[str]:
+    """The names of trees and of submissions that attempts in flight have."""
+    names = set()
+    for job, record in records.items():
+        if record.state in IN_FLIGHT:
+            names.add(f"{job}.{record.attempt}")
+            submission = read_submission(layout.attempt(job, record.attempt))
+            if submission is not None:
+                names.add(submission.name)
+    return names
+
+
+def _has_ended(layout: Layout, name: str) -> bool:
+    """Whether a tree is of an attempt whose exit status is known."""
+    job, _, number = name.rpartition(".")
+    return bool(job) and number.isdecimal() and files.is_there(layout.attempt(job, int(number)).exit)

@@ -18,6 +18,7 @@ from dispatcher.config import Config
 from dispatcher.errors import DispatcherError
 from dispatcher.hosts.types import AnyHost, Host, TpuHost, VolcanoHost
 from dispatcher.outlets.batch.identity import read_submission, workspace_id
+from dispatcher.outlets.batch.landing import base_of
 from dispatcher.outlets.kinds import make_road
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Outcome, Unreached
@@ -100,8 +101,7 @@ def _places(config: Config, hosts: Sequence[Host], problems: list[str]) -> dict[
     hellos: dict[str, list[Operation]] = {}
     for host in hosts:
         cluster = config.hosts.cluster_of(host)
-        base = cluster.work or cluster.root or "~/.dispatcher"
-        given = {_BASE: base, **({_WORK: cluster.work} if cluster.work else {})}
+        given = {_BASE: base_of(host, cluster), **({_WORK: cluster.work} if cluster.work else {})}
         hellos[host.name] = [Hello(directories=given, probe=str(layout.id_file))]
     found = {}
     for name, (greeting,) in _ask(config, hellos, _TIMEOUT_S, problems).items():

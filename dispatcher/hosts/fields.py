@@ -18,6 +18,7 @@ from dispatcher.checkpoints.storage import is_url, normal
 from dispatcher.errors import UsageError, nearest
 from dispatcher.hosts.quantity import parse_quantity
 
+_SHA256 = re.compile(r"sha256=[0-9a-f]{64}")
 _SQUASH = re.compile(r"[0-9]+(:[0-9]+)?")
 _JUICEFS_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?\s?([KMGT](i?B)?)?")
 _PASSWORD_IN_QUERY = re.compile(r"[?&](password|passwd|pwd)=", re.IGNORECASE)
@@ -189,6 +190,19 @@ def parse_place(value: object) -> str:
         return normal(value)
     except UsageError as error:
         raise BadValueError(str(error)) from None
+
+
+def parse_installer(value: object) -> str:
+    """A path or an address, which `#sha256=` and the digest of the file may follow."""
+    text = parse_word(value)
+    source, mark, digest = text.partition("#")
+    if mark and not _SHA256.fullmatch(digest):
+        raise BadValueError("expected #sha256= and 64 hexadecimal digits after the path or the address")
+    if not is_url(source):
+        parse_path(source)
+    elif not source.startswith(("https://", "http://")):
+        raise BadValueError("expected a path of the host, or an address that begins with https://")
+    return text
 
 
 def parse_flag(value: object) -> bool:

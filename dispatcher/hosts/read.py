@@ -74,7 +74,7 @@ _CLUSTER_KEYS: Final[_Readers] = {
     ),
     "checkpoints": fields.parse_place,
     "mount": fields.parse_url,
-    "uv_installer": fields.parse_word,
+    **dict.fromkeys(("uv_installer", "juicefs_installer"), fields.parse_installer),
     "cache_size": fields.parse_juicefs_size,
     "all_squash": fields.parse_squash,
     "env": fields.parse_cluster_env,

@@ -82,8 +82,9 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     `root`: where data, checkpoints and results of jobs are kept; a JuiceFS is mounted there when `mount` names
     its metadata engine. `mount` may hold a password: it must not appear in a log, a script or a message. `work` is
     scratch space for extracted code. `share` is a directory that login and compute nodes both see. `cache_size` and
-    `all_squash` (`UID:GID`) are as `juicefs mount` takes them. `uv_dir` becomes UV_CACHE_DIR. `uv_installer` is a
-    file or an address with uv's installer, for nodes without uv; None: nothing is installed.
+    `all_squash` (`UID:GID`) are as `juicefs mount` takes them. `uv_dir` becomes UV_CACHE_DIR. `uv_installer`
+    and `juicefs_installer` are files or addresses, each with `#sha256=DIGEST` if it is to be checked, of what installs
+    the program on nodes that lack it; None: nothing is installed.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     all_squash: str | None = None
     uv_dir: str | None = None
     uv_installer: str | None = None
+    juicefs_installer: str | None = None
     env: Mapping[str, str] = _NOTHING
 
 

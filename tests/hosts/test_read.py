@@ -526,3 +526,14 @@ def test_faults_of_queues_and_of_the_source_of_projects(tmp_path: Path) -> None:
         "hosts.b.queues[0].slot_typ: unknown key (did you mean 'slot_type'?)",
         'hosts.b.job_project_source = "project": expected workspace, user, label or label:KEY, a key of entries',
     ]
+
+
+@pytest.mark.parametrize("key", ["uv_installer", "juicefs_installer"])
+def test_what_installs_a_program(tmp_path: Path, key: str) -> None:
+    digest = "#sha256=" + "0a" * 32
+    for text in ("/opt/install.sh", "~/uv.tar.gz", f"$SHARE/uv{digest}", f"https://example.org/x.sh{digest}"):
+        found = loaded(tmp_path, json.dumps({"clusters": {"a": {key: text}}}))
+        assert getattr(found.clusters["a"], key) == text
+    for text in ("install.sh", "ftp://example.org/x", "https://example.org/x#sha256=12", "/opt/x#y", "/a b"):
+        (fault,) = faults(tmp_path, json.dumps({"clusters": {"a": {key: text}}}))
+        assert fault.startswith(f"clusters.a.{key}")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dispatcher.hosts.types import Cluster, PlainHost
@@ -117,6 +118,21 @@ def test_no_juicefs(mounted):
     one = mounted.run("echo ran")
     assert one.has_failed_setup
     assert "juicefs: there is no such program on PATH=" in one.output
+    assert one.output.splitlines()[-1].endswith("install it, or set juicefs_installer")
+
+
+def test_juicefs_is_installed_where_the_cluster_says_how(mounted, tmp_path):
+    """By its own installer, whose argument is the directory; once for all attempts of the node."""
+    (program,) = (Path(folder) / "juicefs" for folder in mounted.path)
+    mounted.path.clear()
+    mounted.environment["HOME"] = os.fspath(tmp_path)
+    installer = tmp_path / "install.sh"
+    installer.write_text(f'echo ran >>"{tmp_path}/installs"; exec ln -s "{program}" "$1/juicefs"\n')
+    mounted.configure(juicefs=msgspec.structs.replace(mounted.setup.juicefs, installer=os.fspath(installer)))
+    for number in (1, 2):
+        one = mounted.run(f'cat "{mounted.point}/data"', number=number)
+        assert (one.status, one.output) == (0, "data\n"), one.output
+    assert (tmp_path / "installs").read_text() == "ran\n"
 
 
 @pytest.mark.parametrize(

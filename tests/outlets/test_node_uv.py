@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import http.server
 import os
 import shutil
 import sys
+import tarfile
+import threading
+from pathlib import Path
 
 import pytest
 from node_trials import archive_of
@@ -105,6 +111,44 @@ def test_uv_is_installed_once(shipped, tmp_path):
         "installed",
         *[f"sync gpu it-s cache={tmp_path}/uv 'dir'"] * 2,
     ]
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_what_installs_uv_is_checked_before_it_runs(shipped, tmp_path):
+    installer = tmp_path / "installer.sh"
+    installer.write_text(INSTALLER)
+    shipped.configure(uv_installer=f"{installer}#sha256={'0' * 64}")
+    one = shipped.run("echo ran", code=archive_of({"pyproject.toml": PROJECT}), syncs=True)
+    assert one.has_failed_setup
+    *_, said, last = one.output.splitlines()
+    assert said == f"{installer}: its SHA-256 is {digest_of(installer)}, expected {'0' * 64}"
+    assert last.endswith(f"uv could not be installed with uv_installer: {installer}")
+    assert not (tmp_path / "uv.log").exists()
+    shipped.configure(uv_installer=f"{installer}#sha256={digest_of(installer)}")
+    one = shipped.run("true", number=2, code=archive_of({"pyproject.toml": PROJECT}), syncs=True)
+    assert one.status == 0, one.output
+
+
+def test_uv_comes_in_an_archive_from_an_address(shipped, tmp_path):
+    """As its releases are: a tar.gz with a directory in it."""
+    served = tmp_path / "served"
+    served.mkdir()
+    archive = served / "uv-x86_64.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(shipped.environment["FAKE_UV"], "uv-x86_64/uvx")
+        file.add(shipped.environment["FAKE_UV"], "uv-x86_64/uv")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=served)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/{archive.name}"
+        shipped.configure(uv_installer=f"{address}#sha256={digest_of(archive)}")
+        one = shipped.run("true", code=archive_of({"pyproject.toml": PROJECT}), syncs=True)
+        server.shutdown()
+    assert one.status == 0, one.output
+    assert (tmp_path / "uv 'dir'" / "bin" / "uv").stat().st_mode & 0o777 == 0o755
 
 
 def test_an_installer_that_fails(shipped, tmp_path):

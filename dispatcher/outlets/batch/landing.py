@@ -39,6 +39,11 @@ _TRY_AGAIN_S: Final = 60.0
 _ASK_AGAIN_S: Final = 5.0
 
 
+def base_of(host: Host, cluster: Cluster) -> str:
+    """The configured directory for what is kept on a host: files of attempts, one directory for each workspace."""
+    return next((path for path in (cluster.work, cluster.root) if path is not None and host.keeps(path)), _HOME)
+
+
 class Landing:
     """What the first call finds out about a host. `problem` is why nothing can run there, empty when it can.
 
@@ -138,7 +143,7 @@ class Landing:
         configured = {name: getattr(self.cluster, name) for name in _EXPANDED}
         # An object store is no directory.
         given = {name: path for name, path in configured.items() if path is not None and not is_url(path)}
-        base = self._kept(self.cluster.work) or self._kept(self.cluster.root) or _HOME
+        base = base_of(self._host, self.cluster)
         hello = Hello(programs=programs, directories={**given, _BASE: base}, probe=os.fspath(self._probe))
         return [Step([hello, *self._scheduler.limits_query()], self._take_in)]
 

@@ -140,15 +140,24 @@ def _juicefs(mount: JuiceFS | None) -> dict[str, Any] | None:
         "root": mount.root,
         "cache_dir": mount.cache_dir,
         "options": [word for name, value in given if value for word in (name, value)],
+        "installer": _installer(mount.installer),
         # Attempts that use the same mount have this in common, whatever workspace they are of.
         "lock": f"juicefs-{hashlib.sha256(mount.root.encode()).hexdigest()[:16]}",
     }
 
 
+def _installer(text: str | None) -> dict[str, str] | None:
+    """Where a program that is missing comes from, and the SHA-256 that this has, empty where it is not checked."""
+    if not text:
+        return None
+    source, _, digest = text.partition("#sha256=")
+    return {"source": source, "sha256": digest}
+
+
 def _uv(setup: NodeSetup) -> dict[str, Any]:
     return {
         "directory": setup.uv_dir,
-        "installer": setup.uv_installer,
+        "installer": _installer(setup.uv_installer),
         "options": [word for group in setup.uv_groups for word in ("--group", group)],
     }
 

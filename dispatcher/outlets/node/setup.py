@@ -31,6 +31,7 @@ class JuiceFS(msgspec.Struct, frozen=True, kw_only=True):
     cache_size: str | None = None
     cache_dir: str | None = None
     all_squash: str | None = None
+    installer: str | None = None
 
     def __repr__(self) -> str:
         return f"JuiceFS({self.url!r}, {self.root!r})"
@@ -105,6 +106,7 @@ def _juicefs(cluster: Cluster) -> JuiceFS | None:
         cache_size=cluster.cache_size,
         cache_dir=cluster.cache_dir,
         all_squash=cluster.all_squash,
+        installer=cluster.juicefs_installer,
     )
 
 

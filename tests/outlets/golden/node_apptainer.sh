@@ -269,6 +269,11 @@ start_juicefs() {
         redis://:@meta:6379/1 "$juicefs_root"
 } </dev/null
 
+find_juicefs() {
+    type -P juicefs >/dev/null && return
+    [[ -x $HOME/.local/bin/juicefs ]] && PATH=$HOME/.local/bin:$PATH
+}
+
 mount_juicefs() {
     local said=$private/juicefs boot META_PASSWORD=${META_PASSWORD-}
     read -r boot </proc/sys/kernel/random/boot_id
@@ -277,7 +282,8 @@ mount_juicefs() {
     expand juicefs_cache '$SCRATCH/juice'
     juicefs_cache=(--cache-dir "$juicefs_cache")
     juicefs_lock=$locks/juicefs-651d72485b2f06c3
-    type -P juicefs >/dev/null || fail 1 "juicefs: there is no such program on PATH=$PATH, and mount asks for it"
+    find_juicefs || fail 1 "juicefs: there is no such program on PATH=$PATH, and mount asks for it: install it, or set \
+juicefs_installer"
     lock "$juicefs_lock.lock" 300 "JuiceFS at $juicefs_root"
     join "$juicefs_lock"
     juicefs_users=$users_fd

@@ -47,6 +47,7 @@ _COMMANDS: Final = {
         "matrix": "dispatcher.cli.matrix",
         "submit": "dispatcher.cli.submit",
         "job": "dispatcher.cli.job",
+        "ship": "dispatcher.cli.ship",
     },
     "See what happens": {
         "status": "dispatcher.cli.status",

@@ -28,9 +28,11 @@ from dispatcher.outlets.remote.operations import (
     Launch,
     Launched,
     Operation,
+    Ran,
     Read,
     Remove,
     Removed,
+    Run,
     Seen,
     Sight,
     Signal,
@@ -116,6 +118,11 @@ def _delivered(answers: Sequence[Delivered]) -> Delivered:
 
 def _written(answers: Sequence[Written]) -> Written:
     return Written(existed=all(one.existed for one in answers))
+
+
+def _ran(answers: Sequence[Ran]) -> Ran:
+    """That of the first worker on which it failed."""
+    return next((one for one in answers if one.exit_code != 0), answers[0])
 
 
 def _removed(answers: Sequence[Removed]) -> Removed:
@@ -280,6 +287,7 @@ _MERGES: Final[Mapping[type[Operation], Callable[[Any], Any]]] = {
     Hello: _greeting,
     Deliver: _delivered,
     Write: _written,
+    Run: _ran,
     Remove: _removed,
     Read: _sight,
     Tail: _tail,

@@ -1,0 +1,125 @@
+"""Files of the workspace, sent into the copies of it that hosts have which do not see it."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.base import files
+from dispatcher.config import Config
+from dispatcher.errors import CodeError, DispatcherError, OutletError
+from dispatcher.hosts.types import AnyHost
+from dispatcher.outlets.batch.identity import workspace_id
+from dispatcher.outlets.batch.landing import base_of
+from dispatcher.outlets.code.ship import ship_files
+from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.kinds import make_road
+from dispatcher.outlets.remote.asking import ask_all
+from dispatcher.outlets.remote.connection import Unreached
+from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run, Store
+from dispatcher.workspace import Layout
+
+_BASE: Final = "base"
+# The helper of a Kubernetes cluster may have to fetch its image first.
+_HELLO_S: Final = 150.0
+_SECONDS_PER_MIB: Final = 8.0
+_EXTRACT_S: Final = 600.0
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the files on one host. `directory` is its copy of the workspace, empty where it sees this one.
+
+    `error`: why they are not there; empty where they are.
+    """
+
+    host: str
+    directory: str = ""
+    error: str = ""
+
+
+def files_below(layout: Layout, paths: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """These files, and those below these directories but for run_state/ and .git/, by their paths in the workspace.
+
+    CodeError for what is not in the workspace.
+    """
+    root = layout.root.resolve()
+    found: dict[str, None] = {}
+    for path in paths:
+        # A link in the workspace is sent as a link.
+        place = Path(os.path.abspath(path))
+        place = place if place.is_relative_to(root) else place.parent.resolve() / place.name
+        if not place.is_relative_to(root):
+            raise CodeError(f"{path}: only files below the workspace {layout.root} can be shipped")
+        if not place.is_dir() or place.is_symlink():
+            found[os.path.relpath(place, root)] = None
+            continue
+        for folder, folders, names in os.walk(place):
+            folders[:] = [one for one in folders if Path(folder, one) != root / "run_state" and one != ".git"]
+            found |= dict.fromkeys(os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
+    return list(found)
+
+
+def send(config: Config, hosts: Sequence[AnyHost], names: Sequence[str]) -> Iterator[Sent]:
+    """Send these files, by paths in the workspace, to all hosts at the same time. Raises CodeError, StorageError."""
+    layout, me = config.layout, workspace_id(config.layout)
+    hellos: dict[str, Sequence[Operation]] = {
+        host.name: [
+            Hello(directories={_BASE: base_of(host, config.hosts.cluster_of(host))}, probe=os.fspath(layout.id_file))
+        ]
+        for host in hosts
+    }
+    archive = ship_files(layout, names)
+    mine = files.read_fresh_small(layout.id_file)
+    there: dict[str, str] = {}
+    for name, answers in _ask(config, hellos, _HELLO_S).items():
+        greeting = answers if isinstance(answers, str) else answers[0]
+        if not isinstance(greeting, Greeting):
+            yield Sent(host=name, error=greeting if isinstance(greeting, str) else greeting.error)
+        elif greeting.probe is not None and greeting.probe.encode() == mine:
+            yield Sent(host=name)
+        else:
+            there[name] = f"{greeting.directories[_BASE]}/{me}"
+    limit_s = _EXTRACT_S + archive.size / 2**20 * _SECONDS_PER_MIB
+    asked = {name: _extraction(archive, directory) for name, directory in there.items()}
+    for name, answers in _ask(config, asked, limit_s).items():
+        yield Sent(host=name, directory=there[name], error=answers if isinstance(answers, str) else _fault(answers))
+
+
+def _extraction(archive: Snapshot, directory: str) -> Sequence[Operation]:
+    path = posixpath.join(directory, "run_state", "shipped", f"{archive.digest}.tar")
+    # Files that exist are replaced, so a job that has one open keeps what it has.
+    script = 'tar --extract --no-same-owner --file "$1" --directory "$2"; status=$?; rm -f -- "$1"; exit $status'
+    return [
+        Store(path=path, source=archive.path, size=archive.size, sha256=archive.digest),
+        Run(words=["sh", "-c", script, "sh", path, directory], timeout_s=_EXTRACT_S, only_after=1),
+    ]
+
+
+def _fault(answers: Sequence[Any]) -> str:
+    stored, ran = answers
+    if isinstance(stored, Failed):
+        return stored.error
+    if isinstance(ran, Ran) and ran.exit_code == 0:
+        return ""
+    return ran.err.strip() or f"tar ended with {ran.exit_code}" if isinstance(ran, Ran) else str(ran.error)
+
+
+def _ask(
+    config: Config, questions: Mapping[str, Sequence[Operation]], timeout_s: float
+) -> dict[str, Sequence[Any] | str]:
+    """What each host answers; text: why it does not."""
+    found: dict[str, Sequence[Any] | str] = {}
+    asked = {}
+    for name, operations in questions.items():
+        try:
+            asked[name] = make_road(config.hosts.hosts[name], config, "ship"), operations
+        except (OutletError, DispatcherError) as error:
+            found[name] = str(error)
+    for name, outcome in ask_all(asked, timeout_s).items():
+        found[name] = outcome.why if isinstance(outcome, Unreached) else outcome
+    return found

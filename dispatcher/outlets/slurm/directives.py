@@ -108,9 +108,10 @@ def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> lis
     return [directive(*option) for option in _with_gres([*generated, *added])]
 
 
-def own_variables(host: SlurmHost, request: Request) -> dict[str, None]:
+def own_variables(host: SlurmHost, request: Request, wckey: str | None) -> dict[str, None]:
     """The variables of the site that must not count for such a job, because the configuration says what they say."""
-    configured = [*_accounting(host), *partition_options(host, request), *read_arguments(host.sbatch_args)]
+    host = host_for(host, request)
+    configured = [*_accounting(host, wckey), *partition_options(host, request), *read_arguments(host.sbatch_args)]
     names = {name for name, _ in configured}
     return {f"SBATCH_{name.upper()}": None for name in _OF_THE_SITE if name in names}
 

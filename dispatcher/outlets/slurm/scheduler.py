@@ -69,7 +69,8 @@ class SlurmScheduler:
 
     def submit(self, submission: Submission) -> Operation:
         script = str(submission.layout.submission_script(submission.name))
-        return self._named(submitting.submit(script, own_variables(self._host, submission.request)))
+        own = own_variables(self._host, submission.request, self._wckey(submission))
+        return self._named(submitting.submit(script, own))
 
     def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
         return submitting.accepted(answer)
@@ -124,6 +125,9 @@ class SlurmScheduler:
             # Those of the host itself were read before.
             return [str(error)]
 
+    def _wckey(self, submission: Submission) -> str | None:
+        return project_of(self._host, self._layout.root.name, dict(submission.request.projects))
+
     def _script(self, submission: Submission) -> str:
         jobs = len(submission.groups)
         job = Job(
@@ -134,7 +138,7 @@ class SlurmScheduler:
             array_size=jobs,
             time_limit_s=submission.time_limit_s,
             grace_s=self._grace_s,
-            wckey=project_of(self._host, self._layout.root.name, dict(submission.request.projects)),
+            wckey=self._wckey(submission),
         )
         head = directives(self._host, self._hosts, submission.request, job)
         values = {

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import OutletError
-from dispatcher.hosts.types import Hosts, Partition, SlurmHost
+from dispatcher.hosts.types import Hosts, Partition, SlurmHost, SlurmOptions
 from dispatcher.outlets.base import PREEMPTED, Key, Request
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, Limits, Phase, Refused, Submitted
 from dispatcher.outlets.remote.operations import Failed, Ran, Run
@@ -381,4 +381,10 @@ def test_a_login_whose_modules_name_several_clusters(tmp_path: Path, names: str,
 )
 def test_what_is_configured_comes_before_the_modules_of_a_site(settings: dict[str, Any], unset: set[str]) -> None:
     host = SlurmHost(name="hpc", cluster="hpc", **settings)
-    assert set(own_variables(host, Request(0))) == unset
+    assert set(own_variables(host, Request(0), None)) == unset
+
+
+def test_options_of_a_job_come_before_the_modules_of_a_site() -> None:
+    request = Request(0, slurm=SlurmOptions(partition="fast"))
+    host = SlurmHost(name="hpc", cluster="hpc")
+    assert set(own_variables(host, request, "team")) == {"SBATCH_PARTITION", "SBATCH_WCKEY"}

@@ -136,7 +136,7 @@ exit $worst
 # Prints the server's name.
 _WHERE: Final = """
 found=$(qstat -B -f -F json) || exit
-printf '%s\\n' "$found" | sed -n 's/.*"pbs_server": *"\\([^"]*\\)".*/\\1/p'
+printf '%s\\n' "$found" | sed -n 's/.*"pbs_server":[[:space:]]*"\\([^"]*\\)".*/\\1/p'
 """
 
 _LIMITS: Final = """

@@ -260,3 +260,18 @@ def test_the_limit_of_jobs_in_the_queue(limit: str, most: int | None) -> None:
     assert scheduler().limits([Ran(exit_code=1)]) == Limits()
     assert scheduler().limits([Ran(exit_code=0, out="alice\nno JSON")]) == Limits()
     assert scheduler().limits([Failed(error="x")]) == Limits()
+
+
+@pytest.mark.parametrize(("indent", "blank"), [(None, " "), (4, ""), (4, "\t")])
+def test_the_server_that_answers_is_told(tmp_path: Path, indent: int | None, blank: str) -> None:
+    """As releases of the server print it, and in one line."""
+    answer = {"timestamp": 1, "pbs_version": "23.06.06", "pbs_server": "alpha", "Server": {"alpha": {"total_jobs": 3}}}
+    (tmp_path / "answer").write_text(json.dumps(answer, indent=indent).replace(": ", f":{blank}"))
+    (tmp_path / "qstat").write_text(f"#!/bin/sh\ncat '{tmp_path}/answer'\n")
+    (tmp_path / "qstat").chmod(0o755)
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    words = scheduler().where().words
+    assert subprocess.run(words, env=variables, capture_output=True, text=True, check=True).stdout.strip() == "alpha"
+    (tmp_path / "qstat").write_text("#!/bin/sh\necho cannot connect to server alpha >&2\nexit 162\n")
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (162, "cannot connect to server alpha\n")

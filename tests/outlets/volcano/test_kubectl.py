@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import textwrap
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.volcano.kubectl import Kubectl, Reason, cure, first_problem, problems
+from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
+from dispatcher.workspace import Layout
 
 HOST = VolcanoHost(name="cloud", cluster="cloud", image="python:3.12", pvc_name="data", pvc_mount_path="/data")
 
@@ -144,3 +147,26 @@ def test_the_cure_of_a_login_is_a_command_to_try(tmp_path: Path) -> None:
     problem = first_problem(1, "error: You must be logged in to the server (Unauthorized)")
     assert problem is not None
     assert "`kubectl --namespace=default '--context=a b' get pods`" in cure(problem, kubectl)
+
+
+FORBIDDEN = "get) echo 'Error from server (Forbidden): no' >&2; exit 1 ;;"
+
+
+@pytest.mark.parametrize(
+    ("answers", "told", "status"),
+    [
+        ("get) printf uid-1 ;;", "uid-1", 0),
+        # Not every user may read that namespace.
+        (f"{FORBIDDEN} config) printf https://lab:6443 ;;", "https://lab:6443", 0),
+        # In a cluster, with no kubeconfig.
+        (FORBIDDEN, "10.0.0.1", 0),
+        ("get) echo 'Unable to connect to the server' >&2; exit 1 ;;", "Unable to connect to the server", 1),
+    ],
+)
+def test_which_cluster_answers(tmp_path: Path, answers: str, told: str, status: int) -> None:
+    (tmp_path / "kubectl").write_text(f"#!/bin/bash\nfor word; do case $word in {answers} esac; done\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    words = VolcanoScheduler(HOST, Layout(tmp_path), 5.0).where().words
+    variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+    assert (done.returncode, (done.stdout or done.stderr).strip()) == (status, told)

@@ -329,6 +329,9 @@ def pbs_tmrsh(state, words):
     if host not in names:
         print(f'pbs_tmrsh: host "{host}" is not a node in job <{job_id}>', file=sys.stderr)
         return 255
+    if data["jobs"][job_id]["told"] == "delete":
+        print(f'pbs_tmrsh: tm_poll(obit): host "{host}" err not connected (17002) 15010', file=sys.stderr)
+        return 255
     if not data["nodes"][host]["up"]:
         print(f'pbs_tmrsh: tm_poll(spawn): host "{host}" err TM_ESYSTEM 17002', file=sys.stderr)
         return 255

@@ -134,7 +134,8 @@ class Mom:
             return True
         if told == "delete":
             self.send(signal.SIGCONT)
-            self.send(signal.SIGTERM)
+            # Of the tasks only the batch script is told.
+            send({self.shell.pid}, signal.SIGTERM)
             self.kill_at_s = time.monotonic() + self.state.read()["config"]["kill_delay_s"]
         elif told == "suspend":
             self.send(signal.SIGSTOP)

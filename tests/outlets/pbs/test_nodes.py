@@ -79,6 +79,8 @@ def test_cancelled_on_all_nodes(place: PbsPlace, submit: Callable[[str], Key]) -
     place.outlet.cancel([key])
     assert place.end(key).exit_code == 75
     assert len(list(place.root.glob("saved.*"))) == 2
+    assert "error" not in place.paths(key).log.read_text()
+    assert not list(place.paths(key).directory.glob("nodes.[!s]*")), "nothing is left behind"
 
 
 def test_a_node_that_is_not_reached(place: PbsPlace, submit: Callable[[str], Key]) -> None:

@@ -177,6 +177,10 @@ class PbsBed:
         pbs_mom.send({self._mom(job_id)}, signal.SIGKILL)
         self._set_job(job_id, job_state="M", mom=None)
 
+    def give_away(self, job_id: str) -> None:
+        """It belongs to another user."""
+        self._set_job(job_id, user="somebody")
+
     def purge(self) -> None:
         """The history of finished jobs expires."""
         with self._state.change() as data:

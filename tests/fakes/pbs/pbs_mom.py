@@ -134,7 +134,7 @@ class Mom:
             return True
         if told == "delete":
             self.send(signal.SIGCONT)
-            # Of the tasks only the batch script is told.
+            # What runs on other nodes is not told; nor are, here, tasks on the first one.
             send({self.shell.pid}, signal.SIGTERM)
             self.kill_at_s = time.monotonic() + self.state.read()["config"]["kill_delay_s"]
         elif told == "suspend":

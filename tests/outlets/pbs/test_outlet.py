@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from dispatcher.outlets.base import (
     Unknown,
 )
 from dispatcher.outlets.context import BatchTimes
-from dispatcher.outlets.pbs import scheduler
+from dispatcher.outlets.pbs import programs, scheduler
 
 pytestmark = pytest.mark.slow
 
@@ -224,6 +225,17 @@ def test_what_the_server_refuses(make_place: Callable[..., PbsPlace]) -> None:
     ended = place.end(place.submit("a", "true"))
     assert (ended.exit_reason, ended.blames_host) == (CANNOT_START, True)
     assert ended.error == "qsub: Unknown queue (exit status 170)"
+
+
+def test_a_job_that_cannot_be_deleted_beside_one_that_has_ended(place: PbsPlace) -> None:
+    """The status of qdel is that of its last complaint."""
+    with place.holding():
+        theirs, ended = (job_of(place, place.submit(name, "true")) for name in "ab")
+        place.bed.give_away(theirs)
+        place.bed.run("qdel", ended)
+        words = programs.cancel([theirs, ended], (), force=False).words
+        ran = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (159, f"qdel: Unauthorized Request {theirs}\n")
 
 
 OPEN = {"enabled": True, "started": True}

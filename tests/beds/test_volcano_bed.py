@@ -312,7 +312,11 @@ def test_later_releases_name_a_podgroup_by_its_job(new_volcano: VolcanoBed) -> N
 
 
 def test_later_releases_name_the_resource_that_is_short(new_volcano: VolcanoBed) -> None:
-    new_volcano.create(job("a", *SLEEP, gpus=9))
+    # What is not Volcano's own uses GPUs that no Queue knows of.
+    other = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other"}, "spec": pod_spec(*SLEEP, gpus=4)}
+    new_volcano.create(other)
+    new_volcano.wait_for_phase("other", "Running")
+    new_volcano.create(job("a", *SLEEP, gpus=5))
     why = "0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu."
     text = (
         "1/1 tasks in gang unschedulable: pod group is not ready, 1 Pending, 1 minAvailable; Pending: 1 Unschedulable"

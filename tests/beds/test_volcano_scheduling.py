@@ -1,6 +1,6 @@
 """How Volcano's scheduler places gangs, and what it says of those that it cannot place.
 
-The cluster has two nodes with eight GPUs each; as installed, Volcano promises at most 1.2 times what is free.
+The cluster has two nodes with eight GPUs each; as installed, Volcano promises a Queue at most what the cluster has.
 """
 
 from __future__ import annotations
@@ -34,16 +34,17 @@ def test_a_gang_that_is_too_large_for_the_cluster_has_no_pods(volcano: VolcanoBe
     group = volcano.podgroup("a") or {}
     assert group["status"]["phase"] == "Pending"
     assert group["status"]["conditions"][0]["reason"] == "NotEnoughResources"
-    volcano.wait_for_event("a", "PodGroup", "Unschedulable", "resource in cluster is overused")
+    words = "0/0 tasks in gang unschedulable: pod group is not ready, 3 minAvailable"
+    volcano.wait_for_event("a", "PodGroup", "Unschedulable", words)
     why = "3/0 tasks in gang unschedulable: pod group is not ready, 3 minAvailable"
     told = f"PodGroup {volcano.namespace}:a unschedule,reason: {why}"
     volcano.wait_for_event("a", "Job", "PodGroupPending", told)
 
 
 def test_a_gang_waits_until_all_of_it_has_room(volcano: VolcanoBed) -> None:
-    volcano.create(job("small", *SLEEP, gpus=2))
+    volcano.create(job("small", *SLEEP, gpus=6))
     volcano.wait_for_job("small", "Running")
-    volcano.create(job("a", *SLEEP, replicas=2, gpus=8))
+    volcano.create(job("a", *SLEEP, replicas=2, gpus=5))
     why = "1/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable; "
     wait_for_reason(volcano, "a", why + "Pending: 1 Schedulable, 1 Unschedulable")
     assert [pod["status"]["phase"] for pod in volcano.pods("a").values()] == ["Pending", "Pending"]
@@ -69,13 +70,32 @@ def test_a_job_may_begin_with_less_than_all_pods(volcano: VolcanoBed) -> None:
 
 
 def test_pods_that_were_not_tried_are_undetermined(volcano: VolcanoBed) -> None:
-    volcano.create(job("large", *SLEEP, replicas=2, gpus=5))
-    volcano.wait_for_job("large", "Running")
-    volcano.create(job("a", *SLEEP, replicas=2, gpus=4))
+    made = job("a", *SLEEP, replicas=2)
+    made["spec"]["tasks"][0]["template"]["spec"]["nodeSelector"] = {"zone": "mars"}
+    volcano.create(made)
     why = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable; "
     wait_for_reason(volcano, "a", why + "Pending: 1 Undetermined, 1 Unschedulable")
     wait_for(lambda: scheduled(volcano, "a-w-1").get("reason") == "Undetermined", 10, lambda: volcano.tell("a"))
     assert scheduled(volcano, "a-w-1")["message"] == volcano.unschedulable("a")
+
+
+def test_a_gang_for_which_too_little_is_left_has_no_pods(volcano: VolcanoBed) -> None:
+    volcano.create(job("large", *SLEEP, replicas=2, gpus=7))
+    volcano.wait_for_job("large", "Running")
+    volcano.create(job("a", *SLEEP, replicas=3, gpus=1))
+    wait_for_reason(volcano, "a", "3/0 tasks in gang unschedulable: pod group is not ready, 3 minAvailable")
+    assert ((volcano.podgroup("a") or {})["status"]["phase"], volcano.pods("a")) == ("Pending", {})
+    volcano.lose("large")
+    volcano.wait_for_job("a", "Running")
+
+
+def test_a_new_podgroup_has_no_phase_before_the_first_session(volcano: VolcanoBed) -> None:
+    with volcano.paused("scheduler"):
+        volcano.create(job("a", *SLEEP))
+        wait_for(lambda: volcano.podgroup("a"), 20, "the PodGroup is there")
+        assert (volcano.podgroup("a") or {}).get("status", {}).get("phase", "") == ""
+        assert volcano.job_phase("a") == "Pending"
+    volcano.wait_for_job("a", "Running")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +132,7 @@ def test_a_queue_is_not_used_beyond_its_capability(volcano: VolcanoBed) -> None:
     volcano.create(job("a", *SLEEP, gpus=2, queue="two"))
     volcano.wait_for_job("a", "Running")
     volcano.create(job("b", *SLEEP, gpus=1, queue="two"))
-    volcano.wait_for_event("b", "PodGroup", "Unschedulable", "queue resource quota insufficient")
+    volcano.wait_for_event("b", "PodGroup", "Unschedulable", "0/0 tasks in gang unschedulable")
     assert volcano.job_phase("b") == "Pending"
     assert volcano.pods("b") == {}
 
@@ -140,8 +160,10 @@ def test_the_older_job_comes_first_and_the_more_important_before(volcano: Volcan
 
 def test_a_more_important_job_takes_the_place_of_others(volcano: VolcanoBed) -> None:
     volcano.make_priority("high", 100)
+    # Jobs of the same second have no order but that of their importance.
+    volcano.make_priority("middle", 50)
     # It fills one node, the others the second.
-    volcano.create(job("full", *SLEEP, gpus=8))
+    volcano.create(job("full", *SLEEP, gpus=8, priorityClassName="middle"))
     volcano.wait_for_job("full", "Running")
     volcano.create(job("low", *SLEEP, gpus=5), job("other", *SLEEP, gpus=3))
     for name in ("low", "other"):

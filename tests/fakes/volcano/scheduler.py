@@ -1,7 +1,8 @@
 """Volcano's scheduler: lets PodGroups in, places the pods of a whole gang or none, evicts for more important ones.
 
-As installed (`preempts` False) its actions are enqueue and allocate, and a group that asks for more than 1.2 times what
-is free in the cluster stays Pending, without pods. With `preempts` it is set up as for training jobs: preempt is one of
+As installed (`preempts` False) its actions are enqueue and allocate, and a group that asks for more than its Queue may
+have, at most what the cluster has, or for more than 1.2 times what is free in the cluster, stays Pending, without pods.
+Volcano 1.5 tells of neither. With `preempts` it is set up as for training jobs: preempt is one of
 the actions, gangs may be victims (enablePreemptable: false of the gang plugin), and nothing is kept from coming in.
 """
 
@@ -54,17 +55,28 @@ class Scheduler:
         if self._cluster.get("queues", "", gang.queue) is None:
             return
         wanted = gang.min_resources
-        if (capability := self._capability(gang)) is not None:
+        if (capability := self._most(gang, room)) is not None:
             promised = total([wanted, *(_promised(each) for each in found if each.queue == gang.queue)])
             if short := exceeds(promised, capability):
-                named = f": {', '.join(f'insufficient {name}' for name in short)}"
-                text = f"queue resource quota insufficient{named if self._dialect.names_resources else ''}"
-                self._recorder.normal(gang.group, "Unschedulable", text)
+                named = ", ".join(f"insufficient {name}" for name in short)
+                self._tell_group(gang, f"queue resource quota insufficient: {named}")
                 return
         if not self._preempts and self._is_overused(wanted, found, room):
-            self._recorder.normal(gang.group, "Unschedulable", "resource in cluster is overused")
+            self._tell_group(gang, "resource in cluster is overused")
             return
         gang.is_let_in = True
+
+    def _tell_group(self, gang: Gang, why: str) -> None:
+        if self._dialect.names_resources:
+            self._recorder.normal(gang.group, "Unschedulable", why)
+
+    def _most(self, gang: Gang, room: list[Node]) -> Amounts | None:
+        """What the Queue may have; None: nothing is kept from coming in."""
+        limits = self._capability(gang)
+        if self._preempts:
+            return limits
+        everything = total(amounts(node.node["status"].get("allocatable")) for node in room)
+        return {**everything, **{name: min(most, everything.get(name, most)) for name, most in (limits or {}).items()}}
 
     def _capability(self, gang: Gang) -> Amounts | None:
         queue = self._cluster.get("queues", "", gang.queue)

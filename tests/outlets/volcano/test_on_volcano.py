@@ -65,6 +65,13 @@ def test_a_gang_of_which_only_one_fits_does_not_begin(volcano: VolcanoBed, tmp_p
     assert not jobs.file("begun").exists()
 
 
+def test_one_that_the_scheduler_has_not_looked_at(jobs: VolcanoJobs) -> None:
+    """As where a resource definition is missing that it needs."""
+    with jobs.bed.paused("scheduler"):
+        jobs.submit(LONG)
+        jobs.wait(Phase.PENDING, "Volcano's scheduler has not looked at it yet")
+
+
 def test_an_image_that_is_missing(volcano: VolcanoBed, tmp_path: Path) -> None:
     jobs = VolcanoJobs(volcano, tmp_path, image="missing/image:1")
     jobs.submit(LONG)

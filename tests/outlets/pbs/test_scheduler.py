@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from dispatcher.errors import ConfigError, OutletError
 from dispatcher.hosts.types import PbsHost, PbsOptions, PbsQueue
 from dispatcher.outlets.base import Bundle, Key, Request, Slot
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, Limits, Phase, Refused, Submission, Submitted
+from dispatcher.outlets.pbs import programs
 from dispatcher.outlets.pbs.scheduler import PbsScheduler
 from dispatcher.outlets.remote.operations import Failed, Ran, Run
 from dispatcher.workspace import Layout
@@ -157,6 +160,20 @@ def test_one_question_for_all() -> None:
     assert isinstance(call, Run)
     assert list(call.words[4:]) == [*(f"{number}.pbs" for number in range(100)), "--", "d-x"]
     assert scheduler().query([]) == []
+
+
+def test_what_qsub_leaves_behind_does_not_keep_the_answer_open(tmp_path: Path) -> None:
+    """It keeps a process for a minute, which has none of its three standard streams."""
+    qsub = tmp_path / "qsub"
+    qsub.write_text(f'#!/bin/sh\nsleep 600 <&- >&- 2>&- &\necho $! >"{tmp_path}/left"\necho "$2.pbs"\n')
+    qsub.chmod(0o755)
+    words = programs.submit(["gpu", "cpu"], ["-r", "n", "submit.sh"]).words
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    try:
+        ran = subprocess.run(words, env=env, capture_output=True, text=True, check=True, timeout=60)
+    finally:
+        os.kill(int((tmp_path / "left").read_text()), signal.SIGKILL)
+    assert (ran.stdout, ran.stderr) == ("gpu.pbs\n", "")
 
 
 @pytest.mark.parametrize(("resource", "cure"), [("ngpus", "gres_supported: false"), ("gpu_type", "type=string")])

@@ -115,7 +115,9 @@ class Jobs:
             return seen[-1] is not None and seen[-1].phase is phase
 
         # Each look is a run of squeue.
-        wait_for(is_there, limit_s, lambda: f"{job} to be {phase.value}: {seen[-1]}\n{self.log(job)}", every_s=0.1)
+        wait_for(
+            is_there, lambda: f"{job} to be {phase.value}: {seen[-1]}\n{self.log(job)}", limit_s=limit_s, every_s=0.1
+        )
         found = seen[-1]
         assert found is not None
         return found

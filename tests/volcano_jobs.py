@@ -153,14 +153,18 @@ class VolcanoJobs:
             seen.append(one)
             return one is None if phase is None else one is not None and one.phase is phase and why in one.why
 
-        wait_for(is_there, limit_s, lambda: f"{job} to be {phase} {why!r}: {seen[-1]}\n{self.bed.tell(self.job(job))}")
+        wait_for(
+            is_there,
+            lambda: f"{job} to be {phase} {why!r}: {seen[-1]}\n{self.bed.tell(self.job(job))}",
+            limit_s=limit_s,
+        )
         found = seen[-1]
         return found if isinstance(found, JobState) else JobState(phase=Phase.UNKNOWN)
 
     def wait_for_file(self, name: str, job: str = "j0") -> str:
         """The content of a file of the attempt's directory as soon as it is there."""
         path = self.file(name, job)
-        wait_for(path.exists, 150, lambda: f"{path}: {self.state(job)}\n{self.bed.tell(self.job(job))}")
+        wait_for(path.exists, lambda: f"{path}: {self.state(job)}\n{self.bed.tell(self.job(job))}", limit_s=150)
         return path.read_text()
 
     def cancel(self, *jobs: str, force: bool = False) -> None:

@@ -22,6 +22,8 @@ from .needs import SEARCH_PATH, why_not
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ENV = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8", "HOME": "/nonexistent"}
+# How long a condition is waited for that becomes true at once on a calm machine.
+PATIENCE_S = 60.0
 
 
 class BedError(Exception):
@@ -36,7 +38,13 @@ def one_line(error: Exception) -> str:
     return f"{what.rstrip(' :')}: {cause}" if cause else what
 
 
-def wait_for(condition: Callable[[], object], limit_s: float, what: str, every_s: float = 0.02) -> None:
+def wait_for(
+    condition: Callable[[], object],
+    what: str | Callable[[], str],
+    *,
+    limit_s: float = PATIENCE_S,
+    every_s: float = 0.02,
+) -> None:
     """Return as soon as `condition()` is true; raise BedError, with `what` in it, when it is not within `limit_s`."""
     end = time.monotonic() + limit_s
     while not condition():

@@ -143,7 +143,7 @@ class Computer:
         sshd = shutil.which("sshd", path=SEARCH_PATH)
         assert sshd
         self._sshd = self._namespace.start(sshd, "-D", "-e", "-f", str(config), log=self.directory / "sshd.log")
-        wait_for(self._is_listening, 10, lambda: f"sshd: {self.log()}", every_s=0.005)
+        wait_for(self._is_listening, lambda: f"sshd: {self.log()}", every_s=0.005)
 
     def stop_sshd(self) -> None:
         """End its sshd and all sessions of it; what detached itself from its session goes on."""

@@ -104,7 +104,7 @@ class FuseBed(Bed):
                 return f" {view} " in mounts.read()
             return False
 
-        wait_for(mounted, 20, failed)
+        wait_for(mounted, failed)
 
     def below(self, host: Host) -> str:
         """A host's directory as it is below the mounts, as a path for the test's own process."""

@@ -36,7 +36,7 @@ class GlusterBed(FuseBed):
         self.run("mkdir", "/run/gluster")
         log = f"{self.directory}/gluster/glusterd.log"
         self._daemon = self.start(["glusterd", "--no-daemon", "--log-file", log], log)
-        wait_for(self._answers, 60, lambda: f"glusterd did not start:\n{self.log_tail(log)}", every_s=0.2)
+        wait_for(self._answers, lambda: f"glusterd did not start:\n{self.log_tail(log)}", every_s=0.2)
 
     def _answers(self) -> bool:
         if not self.alive(self._daemon):

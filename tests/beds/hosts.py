@@ -77,7 +77,7 @@ class Machine:
             except ConnectionError:
                 return False
 
-        wait_for(answers, limit_s, failed)
+        wait_for(answers, failed, limit_s=limit_s)
 
     def heal(self) -> None:
         """Whatever a test did: running, and with nothing left of what was started on it."""

@@ -202,7 +202,7 @@ class K8sBed(Bed):
         )
         self._volumes.setdefault(self.namespace, []).append(volume)
         path_of_claim = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims/{name}"
-        wait_for(lambda: self.api.get(path_of_claim)["status"].get("phase") == "Bound", 60, f"PVC {name} to be bound")
+        wait_for(lambda: self.api.get(path_of_claim)["status"].get("phase") == "Bound", f"PVC {name} to be bound")
         return self.outside(path)
 
     def wait_for_phase(self, pod: str, phase: str, limit_s: float = 120) -> Object:
@@ -214,7 +214,12 @@ class K8sBed(Bed):
             except ApiError as error:
                 return {"error": str(error)}
 
-        wait_for(lambda: status().get("phase") == phase, limit_s, lambda: f"pod {pod} to be {phase}: {status()}", 0.05)
+        wait_for(
+            lambda: status().get("phase") == phase,
+            lambda: f"pod {pod} to be {phase}: {status()}",
+            limit_s=limit_s,
+            every_s=0.05,
+        )
         return self.pod(pod)
 
     def enter_namespace(self, namespace: str) -> None:
@@ -227,7 +232,7 @@ class K8sBed(Bed):
                 raise
         self._plane.write_kubeconfig(f"{self.directory}/kubeconfig", self._port, namespace)
         # Until then pods are refused.
-        wait_for(self._takes_pods, 60, f"the service account of namespace {namespace} has a token")
+        wait_for(self._takes_pods, f"the service account of namespace {namespace} has a token")
 
     def _takes_pods(self) -> bool:
         probe = {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
@@ -273,7 +278,7 @@ class K8sBed(Bed):
             away = sorted(set(self.node_names) - ready())
             return f"nodes {away} to be ready: {[self._nodes[name].log() for name in away]}"
 
-        wait_for(lambda: ready() == set(self.node_names), limit_s, trouble, 0.1)
+        wait_for(lambda: ready() == set(self.node_names), trouble, limit_s=limit_s, every_s=0.1)
 
     def node_of(self, pod: str) -> Node:
         return self._nodes[self.pod(pod)["spec"]["nodeName"]]
@@ -282,7 +287,7 @@ class K8sBed(Bed):
         """Its kubelet falls silent; returns when the control plane takes it as NotReady. What runs there goes on."""
         self._nodes[name].stop()
         self._away.add(name)
-        wait_for(lambda: not self._is_ready(name), limit_s, f"node {name} to be NotReady", 0.1)
+        wait_for(lambda: not self._is_ready(name), f"node {name} to be NotReady", limit_s=limit_s, every_s=0.1)
 
     def node_back(self, name: str) -> None:
         self._nodes[name].go_on()
@@ -312,9 +317,9 @@ class K8sBed(Bed):
         for directory in node.containers(self.namespace, pod):
             with open(f"{directory}/memory", "w", encoding="ascii") as file:
                 file.write(str(self.settings.memory_gib << 30))
-        wait_for(lambda: self._lacks_memory(node.name), 60, f"node {node.name} to run out of memory", 0.05)
+        wait_for(lambda: self._lacks_memory(node.name), f"node {node.name} to run out of memory", every_s=0.05)
         failed = self.wait_for_phase(pod, "Failed")
-        wait_for(lambda: not self._lacks_memory(node.name), 60, f"node {node.name} to have memory again", 0.05)
+        wait_for(lambda: not self._lacks_memory(node.name), f"node {node.name} to have memory again", every_s=0.05)
         return failed
 
     def _lacks_memory(self, node: str) -> bool:

@@ -122,7 +122,7 @@ class Namespace:
             self._resume()
         if number == signal.SIGKILL:
             inside = os.readlink(f"/proc/{self.init_pid}/ns/pid")
-            wait_for(lambda: not any(_is_in(pid, inside) for pid in pids), 10, f"{pids} survive SIGKILL")
+            wait_for(lambda: not any(_is_in(pid, inside) for pid in pids), f"{pids} survive SIGKILL")
 
     def _resume(self) -> None:
         # nsenter stops itself when its child is stopped, and then nobody would collect the child.
@@ -136,7 +136,7 @@ class Daemon:
         self.argv, self.log = argv, log
         self._entered = entered
         self.pid = 0
-        wait_for(self._has_begun, 10, lambda: f"{argv[0]} did not start:\n{tail(log)}", every_s=0.002)
+        wait_for(self._has_begun, lambda: f"{argv[0]} did not start:\n{tail(log)}", every_s=0.002)
 
     def _has_begun(self) -> bool:
         if self._entered.poll() is not None:

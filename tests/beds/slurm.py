@@ -212,7 +212,7 @@ class SlurmBed:
         def said() -> str:
             return f"job {job} to be {state}: {self.show(job)}"
 
-        wait_for(lambda: self.show(job).get("JobState") == state, limit_s, said, every_s=0.05)
+        wait_for(lambda: self.show(job).get("JobState") == state, said, limit_s=limit_s, every_s=0.05)
         return self.show(job)
 
     def processes(self, name: str | None = None) -> list[int]:
@@ -229,7 +229,7 @@ class SlurmBed:
 
     def start_controller(self) -> None:
         self._controller = self._start("slurmctld", "-D", "-i", log="slurmctld.out")
-        wait_for(self._answers, 20, lambda: f"slurmctld does not answer:\n{self.log('slurmctld.log')}")
+        wait_for(self._answers, lambda: f"slurmctld does not answer:\n{self.log('slurmctld.log')}")
 
     def stop_controller(self, number: int = signal.SIGTERM) -> None:
         """Jobs go on. With SIGKILL, what it had not written to its state is gone, as after a crash."""
@@ -293,7 +293,9 @@ class SlurmBed:
             found = self.run("sinfo", "-h", "-N", "-p", "low", "-o", "%t", check=False, timeout_s=20).stdout.split()
             return len(found) == len(self.node_names) and set(found) <= {"idle", "mix", "alloc"}
 
-        wait_for(are_up, limit_s, lambda: f"the nodes are not up:\n{self.run('sinfo', '-N').stdout}", every_s=0.05)
+        wait_for(
+            are_up, lambda: f"the nodes are not up:\n{self.run('sinfo', '-N').stdout}", limit_s=limit_s, every_s=0.05
+        )
 
     def log(self, name: str) -> str:
         return tail(self.directory / "log" / name)
@@ -343,7 +345,7 @@ class SlurmBed:
         files = [f"--{kind}-file={folder}/{kind}" for kind in ("key", "pid", "log", "seed")]
         self._start("munged", "--foreground", "--force", f"--socket={folder}/sock", *files, "--num-threads=2",
                     log="munged.out")  # fmt: skip
-        wait_for((folder / "sock").exists, 10, lambda: f"munged: {self.log('munged.out')}", every_s=0.005)
+        wait_for((folder / "sock").exists, lambda: f"munged: {self.log('munged.out')}", every_s=0.005)
 
     def _start_accounting(self) -> None:
         data = self.directory / "mysql"
@@ -362,11 +364,11 @@ class SlurmBed:
             "--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900",
             f"--pid-file={self.directory}/mariadbd.pid", log="mariadbd.out",
         )  # fmt: skip
-        wait_for(lambda: accepts(self._port["mariadbd"]), 30, lambda: f"mariadbd: {self.log('mariadbd.out')}")
+        wait_for(lambda: accepts(self._port["mariadbd"]), lambda: f"mariadbd: {self.log('mariadbd.out')}")
         self._start("slurmdbd", "-D", log="slurmdbd.out")
-        wait_for(lambda: accepts(self._port["slurmdbd"]), 30, lambda: f"slurmdbd: {self.log('slurmdbd.out')}")
+        wait_for(lambda: accepts(self._port["slurmdbd"]), lambda: f"slurmdbd: {self.log('slurmdbd.out')}")
         wait_for(
-            lambda: not self.run("sacctmgr", "-i", "add", "cluster", self.settings.cluster, check=False).returncode, 20,
+            lambda: not self.run("sacctmgr", "-i", "add", "cluster", self.settings.cluster, check=False).returncode,
             lambda: f"slurmdbd takes no cluster: {self.log('slurmdbd.out')}", every_s=0.2,
         )  # fmt: skip
 

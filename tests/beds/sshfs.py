@@ -46,7 +46,7 @@ class SshfsBed(FuseBed):
         private_run = f'mount -t tmpfs tmpfs /run && mkdir -m 755 /run/sshd && exec {sshd} -D -e -f "$0"'
         log = f"{folder}/sshd.log"
         self.start(["unshare", "--mount", "sh", "-c", private_run, config], log)
-        wait_for(self._answers, 10, lambda: f"sshd did not start:\n{self.log_tail(log)}")
+        wait_for(self._answers, lambda: f"sshd did not start:\n{self.log_tail(log)}")
 
     def _answers(self) -> bool:
         try:

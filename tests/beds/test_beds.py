@@ -409,10 +409,8 @@ def test_nothing_is_left_however_the_tests_end(kind, arguments, end):
             user.stdin.close()
         else:
             user.send_signal(end)
-    wait_for(
-        lambda: not processes_in(network), 10, f"processes of the bed {directory} are left: {processes_in(network)}"
-    )
-    wait_for(lambda: not os.path.exists(directory), 5, f"{directory} is left")
+    wait_for(lambda: not processes_in(network), f"processes of the bed {directory} are left: {processes_in(network)}")
+    wait_for(lambda: not os.path.exists(directory), f"{directory} is left")
     with open("/proc/self/mountinfo", encoding="utf-8") as mounts:
         assert directory not in mounts.read()
 

@@ -169,7 +169,7 @@ def test_what_fails_with_255_is_tried_ten_times_in_a_minute(tpu: TpuBed, tmp_pat
     # The first one is the one whose guest attributes are refused, as where a policy forbids them: gcloud then
     # knows the host under another name, and refuses its key.
     keys = start(tpu, "ssh", "keys", "--worker=all", "--command=true")
-    wait_for(lambda: tpu.requests("nodes.getGuestAttributes")[1:], 20, "the refused request")
+    wait_for(lambda: tpu.requests("nodes.getGuestAttributes")[1:], "the refused request")
     calls = {
         "remote": start(tpu, "ssh", "remote", "--worker=all", "--command=echo ran >> ~/ran; exit 255"),
         "down": start(tpu, "ssh", "down", "--worker=all", "--command=echo ran >> ~/ran"),
@@ -205,7 +205,7 @@ def test_without_guest_attributes_keys_need_not_be_known(tpu: TpuBed) -> None:
 def test_a_vanished_worker_is_noticed_by_keepalives_and_tried_again(tpu: TpuBed) -> None:
     workers = tpu.create("pod", "v4-16", spot=True)
     call = start(tpu, "ssh", "pod", "--worker=all", "--command=echo begun; sleep 300", *IMPATIENT)
-    wait_for(lambda: all(each.processes("sleep") for each in workers), 30, "the command runs")
+    wait_for(lambda: all(each.processes("sleep") for each in workers), "the command runs")
     tpu.preempt("pod")
     began = time.monotonic()
     out, error = call.communicate(timeout=250)
@@ -219,7 +219,7 @@ def test_a_broken_connection_runs_the_command_again_into_the_same_log(tpu: TpuBe
     _, second = tpu.create("pod", "v4-16")
     command = "--command=echo begun; until test -e ~/go; do sleep 0.1; done; echo ended"
     call = start(tpu, "ssh", "pod", "--worker=all", command, f"--output-directory={logs}", cwd=logs.parent)
-    wait_for(lambda: all(each.processes("sleep") for each in tpu.workers("pod")), 30, "the command runs")
+    wait_for(lambda: all(each.processes("sleep") for each in tpu.workers("pod")), "the command runs")
     second.stop_sshd()
     for worker in tpu.workers("pod"):
         worker.path("go").touch()
@@ -236,7 +236,7 @@ def test_remote_commands_go_on_when_gcloud_is_killed(start_tpu: Callable[..., Tp
     workers = tpu.create("pod", "v4-16")
     for count, number in enumerate((signal.SIGTERM, signal.SIGKILL), 1):
         call = start(tpu, "ssh", "pod", "--worker=all", "--command=exec sleep 300")
-        wait_for(lambda count=count: all(len(each.processes("sleep")) == count for each in workers), 60, "it runs")
+        wait_for(lambda count=count: all(len(each.processes("sleep")) == count for each in workers), "it runs")
         call.send_signal(number)
         assert call.wait(10) == -number
         # Its ssh, in the same process group, lives on as well (with one worker, SIGTERM ends it: 255 at once).

@@ -132,13 +132,18 @@ def test_pods_on_a_node_that_is_not_ready_go_on(k8s: K8sBed) -> None:
     node = k8s.pod("counter")["spec"]["nodeName"]
     k8s.node_away(node)
     # The control plane wants it gone, and nobody is there to end it.
-    wait_for(lambda: "deletionTimestamp" in k8s.pod("counter")["metadata"], 30, "the pod is to be deleted")
+    wait_for(lambda: "deletionTimestamp" in k8s.pod("counter")["metadata"], "the pod is to be deleted")
     assert k8s.pod("counter")["status"]["phase"] == "Running"
     before = (files / "count").read_text()
-    wait_for(lambda: (files / "count").read_text() not in ("", before), 10, "the pod counts on")
+    wait_for(lambda: (files / "count").read_text() not in ("", before), "the pod counts on")
     k8s.node_back(node)
     pods = f"/api/v1/namespaces/{k8s.namespace}/pods"
-    wait_for(lambda: not k8s.api.get(pods)["items"], 90, lambda: f"no pods: {k8s.api.get(pods)['items']}", every_s=0.2)
+    wait_for(
+        lambda: not k8s.api.get(pods)["items"],
+        lambda: f"no pods: {k8s.api.get(pods)['items']}",
+        limit_s=90,
+        every_s=0.2,
+    )
 
 
 def test_nothing_that_ran_on_a_node_survives_its_power_cut(k8s: K8sBed) -> None:
@@ -146,7 +151,7 @@ def test_nothing_that_ran_on_a_node_survives_its_power_cut(k8s: K8sBed) -> None:
     script = "date +%s%N > /data/start; sleep 300"
     k8s.create(pod("victim", "sh", "-c", script, mounts={"mountPath": "/data"}, nodeName="n1"))
     k8s.wait_for_phase("victim", "Running")
-    wait_for(lambda: (files / "start").exists() and (files / "start").read_text(), 10, "the pod has started")
+    wait_for(lambda: (files / "start").exists() and (files / "start").read_text(), "the pod has started")
     started = (files / "start").read_text()
     k8s.node_kill("n1")
     k8s.node_start("n1")
@@ -211,4 +216,4 @@ def test_nothing_is_left_of_a_killed_test_run() -> None:
     run.kill()
     run.wait()
     run.stdout.close()
-    wait_for(lambda: not Path(f"/proc/{keeper}").exists() and not Path(directory).exists(), 10, "all is gone")
+    wait_for(lambda: not Path(f"/proc/{keeper}").exists() and not Path(directory).exists(), "all is gone")

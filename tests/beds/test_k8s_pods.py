@@ -89,7 +89,7 @@ def test_an_image_that_cannot_be_pulled(k8s: K8sBed) -> None:
     lost = pod("lost", *SLEEP)
     lost["spec"]["containers"][0]["image"] = "registry.example/missing:1"
     k8s.create(lost)
-    wait_for(lambda: waiting(k8s, "lost").get("reason") == "ImagePullBackOff", 30, lambda: str(waiting(k8s, "lost")))
+    wait_for(lambda: waiting(k8s, "lost").get("reason") == "ImagePullBackOff", lambda: str(waiting(k8s, "lost")))
     assert waiting(k8s, "lost")["message"] == 'Back-off pulling image "registry.example/missing:1"'
     assert k8s.pod("lost")["status"]["phase"] == "Pending"
     events = k8s.kubectl("get", "events", "-o", "jsonpath={.items[*].message}").stdout
@@ -105,7 +105,7 @@ def test_a_volume_that_is_not_there(k8s: K8sBed) -> None:
     def reasons() -> list[str]:
         return [each.get("message", "") for each in k8s.pod("lost")["status"].get("conditions", [])]
 
-    wait_for(lambda: any('persistentvolumeclaim "data" not found' in text for text in reasons()), 20, reasons)
+    wait_for(lambda: any('persistentvolumeclaim "data" not found' in text for text in reasons()), reasons)
     assert k8s.pod("lost")["status"]["phase"] == "Pending"
 
 
@@ -117,7 +117,7 @@ def test_a_secret_that_is_not_there(k8s: K8sBed) -> None:
     def events() -> str:
         return k8s.kubectl("get", "events", "-o", "jsonpath={.items[*].message}").stdout
 
-    wait_for(lambda: 'secret "absent" not found' in events(), 20, events, every_s=0.2)
+    wait_for(lambda: 'secret "absent" not found' in events(), events, every_s=0.2)
     assert waiting(k8s, "lost")["reason"] == "ContainerCreating"
 
 
@@ -179,7 +179,7 @@ def test_pods_share_a_nodes_gpus_and_wait_for_them(k8s: K8sBed) -> None:
     given = set()
     for name in ("a", "b"):
         k8s.wait_for_phase(name, "Running")
-        wait_for(lambda name=name: k8s.kubectl("logs", name).stdout.strip(), 10, f"{name} to say what it has")
+        wait_for(lambda name=name: k8s.kubectl("logs", name).stdout.strip(), f"{name} to say what it has")
         given |= set(k8s.kubectl("logs", name).stdout.strip().split(","))
     assert given == {str(index) for index in range(8)}
     k8s.create(wants("c", 1))
@@ -187,7 +187,7 @@ def test_pods_share_a_nodes_gpus_and_wait_for_them(k8s: K8sBed) -> None:
     def unschedulable() -> str:
         return "".join(each.get("message", "") for each in k8s.pod("c")["status"].get("conditions", []))
 
-    wait_for(lambda: "Insufficient nvidia.com/gpu" in unschedulable(), 20, unschedulable)
+    wait_for(lambda: "Insufficient nvidia.com/gpu" in unschedulable(), unschedulable)
     k8s.kubectl("delete", "pod", "b")
     k8s.wait_for_phase("c", "Running")
 
@@ -196,7 +196,7 @@ def test_a_pod_is_asked_to_end_and_has_time_for_it(k8s: K8sBed) -> None:
     files = Path(k8s.make_volume("data"))
     script = "trap 'echo asked > /data/said; exit' TERM; touch /data/up; while :; do sleep 0.1; done"
     k8s.create(pod("polite", "sh", "-c", script, mounts={"mountPath": "/data"}, terminationGracePeriodSeconds=60))
-    wait_for((files / "up").exists, 20, "the pod runs")
+    wait_for((files / "up").exists, "the pod runs")
     k8s.kubectl("delete", "pod", "polite", timeout_s=30)
     assert (files / "said").read_text() == "asked\n"
 
@@ -206,7 +206,7 @@ def test_a_pod_that_does_not_end_is_killed_after_its_grace(k8s: K8sBed) -> None:
     # As most first processes of a container do, it has no handler for the signal.
     script = "touch /data/up; while :; do date +%s.%N > /data/last; sleep 0.1; done"
     k8s.create(pod("deaf", "sh", "-c", script, mounts={"mountPath": "/data"}, terminationGracePeriodSeconds=3))
-    wait_for((files / "up").exists, 20, "the pod runs")
+    wait_for((files / "up").exists, "the pod runs")
     asked = time.time()
     k8s.kubectl("delete", "pod", "deaf")
     last = float((files / "last").read_text())

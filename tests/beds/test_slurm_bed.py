@@ -56,7 +56,7 @@ def test_the_grace_time_passes_between_term_and_kill(start_slurm) -> None:
     slurm = start_slurm(nodes=1, preempt_mode="CANCEL", grace_s=10)
     step = 'trap "echo asked; exit 0" TERM; echo up; while :; do sleep 0.1; done'
     low = slurm.submit(f"#!/bin/sh\nsrun sh -c '{step}'", "--exclusive")
-    wait_for(lambda: "up" in output_of(slurm, low), 20, lambda: f"the step runs: {slurm.show(low)}")
+    wait_for(lambda: "up" in output_of(slurm, low), lambda: f"the step runs: {slurm.show(low)}")
     slurm.submit(SLEEP, "--exclusive", "--partition=high")
     slurm.wait_for(low, "COMPLETED")
     assert "asked" in output_of(slurm, low)
@@ -83,7 +83,7 @@ def test_an_ended_job_is_forgotten_after_its_minimum_age(start_slurm) -> None:
     job = slurm.submit("#!/bin/sh\n")
     slurm.wait_for(job, "COMPLETED")
     # The controller looks for such jobs every 30 s.
-    wait_for(lambda: not slurm.show(job), 60, "the job is purged", every_s=0.2)
+    wait_for(lambda: not slurm.show(job), "the job is purged", every_s=0.2)
 
 
 def test_accounting_remembers(start_slurm) -> None:
@@ -93,7 +93,7 @@ def test_accounting_remembers(start_slurm) -> None:
     def recorded() -> str:
         return slurm.run("sacct", "-n", "-X", "-P", "-j", job, "-o", "State,ExitCode").stdout.strip()
 
-    wait_for(lambda: recorded() == "FAILED|3:0", 30, recorded, every_s=0.2)
+    wait_for(lambda: recorded() == "FAILED|3:0", recorded, every_s=0.2)
 
 
 def test_without_accounting_sacct_fails(slurm: SlurmBed) -> None:
@@ -104,7 +104,7 @@ def test_a_node_without_slurmd_keeps_its_processes(start_slurm) -> None:
     slurm = start_slurm(nodes=1, slurmd_timeout_s=3)
     job = slurm.submit(SLEEP, "--no-requeue")
     slurm.wait_for(job, "RUNNING")
-    wait_for(lambda: slurm.processes("sleep"), 10, "the job's process")
+    wait_for(lambda: slurm.processes("sleep"), "the job's process")
     slurm.stop_node("n1")
     slurm.wait_for(job, "NODE_FAIL")
     assert slurm.processes("sleep")
@@ -114,7 +114,7 @@ def test_a_power_cut_ends_what_ran_on_that_node_only(slurm: SlurmBed) -> None:
     jobs = [slurm.submit(SLEEP, f"--nodelist={name}") for name in slurm.node_names]
     for job in jobs:
         slurm.wait_for(job, "RUNNING")
-    wait_for(lambda: len(slurm.processes("sleep")) == 2, 10, "both run")
+    wait_for(lambda: len(slurm.processes("sleep")) == 2, "both run")
     slurm.power_cut("n1")
     assert len(slurm.processes("sleep")) == 1
     assert slurm.show(jobs[1])["JobState"] == "RUNNING"
@@ -158,7 +158,7 @@ def test_no_process_is_left_of_a_killed_test_run() -> None:
     run.stdout.close()
     try:
         assert len(pids) > 5
-        wait_for(lambda: not [pid for pid in pids if os.path.exists(f"/proc/{pid}")], 10, "all ended")
+        wait_for(lambda: not [pid for pid in pids if os.path.exists(f"/proc/{pid}")], "all ended")
     finally:
         subprocess.run(["rm", "-r", "--", directory], check=True)
 

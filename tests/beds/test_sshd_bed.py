@@ -103,7 +103,7 @@ def test_a_host_that_hangs_answers_nothing_and_recovers(ssh: SshBed, way: str) -
         done = ssh.ssh("-o", "ConnectTimeout=1", "h1", "true")
         assert done.returncode == 255
         assert "timed out" in done.stderr
-    wait_for(lambda: ssh.ssh("h1", "true").returncode == 0, 10, "the host answers again")
+    wait_for(lambda: ssh.ssh("h1", "true").returncode == 0, "the host answers again")
 
 
 def test_a_full_disk_refuses_one_more_byte(start_ssh) -> None:
@@ -156,7 +156,7 @@ def test_nothing_is_left_of_the_hosts() -> None:
     skip_without("sshd")
     with SshBed() as ssh:
         ssh.ssh("h1", "setsid -f sh -c 'trap \"\" TERM HUP; sleep 300' </dev/null >/dev/null 2>&1")
-        wait_for(lambda: ssh["h1"].processes("sleep"), 10, "the detached job")
+        wait_for(lambda: ssh["h1"].processes("sleep"), "the detached job")
         running = [pid for host in ssh.hosts.values() for pid in host.processes()]
     assert not [pid for pid in running if os.path.exists(f"/proc/{pid}")]
     assert not ssh.directory.exists()

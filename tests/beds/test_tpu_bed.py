@@ -148,7 +148,7 @@ def test_a_queued_resource_is_granted_late_and_suspended_when_preempted(tpu: Tpu
     refused = tpu.gcloud("delete", "qr", group="queued-resources")
     assert (refused.returncode, "FAILED_PRECONDITION" in refused.stderr) == (1, True)
     tpu.preempt("vm")
-    wait_for(lambda: queued_state(tpu, "qr") == "SUSPENDED", 30, "the queued resource is suspended")
+    wait_for(lambda: queued_state(tpu, "qr") == "SUSPENDED", "the queued resource is suspended")
     tpu.gcloud("delete", "qr", "--force", group="queued-resources", check=True)
     assert tpu.names() == []
     assert "NOT_FOUND" in tpu.gcloud("describe", "qr", group="queued-resources").stderr
@@ -157,13 +157,13 @@ def test_a_queued_resource_is_granted_late_and_suspended_when_preempted(tpu: Tpu
 def test_a_queued_resource_fails_without_capacity_or_in_time(tpu: TpuBed) -> None:
     tpu.no_capacity()
     tpu.gcloud("create", "qr", "--node-id=vm", *QUEUED, group="queued-resources", check=True)
-    wait_for(lambda: queued_state(tpu, "qr") == "FAILED", 30, "no capacity")
+    wait_for(lambda: queued_state(tpu, "qr") == "FAILED", "no capacity")
     shown = json.loads(tpu.gcloud("describe", "qr", "--format=json", group="queued-resources").stdout)
     assert shown["state"]["failedData"]["error"]["code"] == 8
     tpu.queue.wait_s = None
     limit = "--valid-until-duration=1s"
     tpu.gcloud("create", "late", "--node-id=vm", *QUEUED, limit, group="queued-resources", check=True)
-    wait_for(lambda: queued_state(tpu, "late") == "FAILED", 30, "its time is over")
+    wait_for(lambda: queued_state(tpu, "late") == "FAILED", "its time is over")
     for name in ("qr", "late"):
         tpu.gcloud("delete", name, group="queued-resources", check=True)
 
@@ -207,11 +207,11 @@ def test_a_call_that_is_killed_takes_its_ssh_with_it(tpu: TpuBed) -> None:
     (worker,) = tpu.create("vm")
     words = ["gcloud", "compute", "tpus", "tpu-vm", "ssh", "vm", "--command=exec sleep 300"]
     call = subprocess.Popen(words, env={**os.environ, **tpu.env}, stdin=subprocess.DEVNULL, start_new_session=True)
-    wait_for(lambda: worker.processes("sleep"), 60, "the command runs")
+    wait_for(lambda: worker.processes("sleep"), "the command runs")
     assert len(worker.processes("sshd")) > 1
     call.kill()
     assert call.wait(10) == -signal.SIGKILL
-    wait_for(lambda: len(worker.processes("sshd")) == 1, 10, "its connection is closed")
+    wait_for(lambda: len(worker.processes("sshd")) == 1, "its connection is closed")
 
 
 def test_states_that_lie(tpu: TpuBed) -> None:
@@ -241,7 +241,7 @@ def test_a_worker_can_be_silent_or_hang_and_comes_back(tpu: TpuBed) -> None:
     for trouble in (second.silent, second.hanging):
         with trouble():
             assert not reaches()
-        wait_for(reaches, 20, "it answers again")
+        wait_for(reaches, "it answers again")
     second.stop_sshd()
     assert not reaches()
     second.start_sshd()
@@ -325,13 +325,11 @@ def test_several_nodes_of_one_queued_resource(tpu: TpuBed) -> None:
     for name in ("slice-0", "slice-1"):
         tpu.wait_for(name, "READY")
     tpu.preempt("slice-1")
-    wait_for(
-        lambda: answer(tpu, "GET", "/queuedResources/q")[1]["state"]["state"] == "SUSPENDED", 20, "it is suspended"
-    )
+    wait_for(lambda: answer(tpu, "GET", "/queuedResources/q")[1]["state"]["state"] == "SUSPENDED", "it is suspended")
     assert answer(tpu, "DELETE", "/queuedResources/q")[1]["error"]["status"] == "FAILED_PRECONDITION"
     assert answer(tpu, "DELETE", "/queuedResources/q?force=true")[0] == 200
     tpu.wait_for("slice-0", None)
-    wait_for(lambda: answer(tpu, "GET", "/queuedResources/q")[0] == 404, 20, "it is deleted")
+    wait_for(lambda: answer(tpu, "GET", "/queuedResources/q")[0] == 404, "it is deleted")
 
 
 def test_two_beds_at_once_and_nothing_is_left(start_tpu: Callable[..., TpuBed]) -> None:
@@ -361,5 +359,5 @@ def test_nothing_is_left_of_a_bed_whose_test_run_was_killed(tpu: TpuBed) -> None
         directory, *pids = run.stdout.readline().split()
         assert pids
         run.kill()
-    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 20, "the workers end")
-    wait_for(lambda: not os.path.exists(directory), 20, "the bed's directory is removed")
+    wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), "the workers end")
+    wait_for(lambda: not os.path.exists(directory), "the bed's directory is removed")

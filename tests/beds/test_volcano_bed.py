@@ -31,7 +31,7 @@ def test_a_job_of_two_pods_completes(volcano: VolcanoBed) -> None:
     assert status["taskStatusCount"] == {"w": {"phase": {"Succeeded": 2}}}
     assert set(volcano.pods("a")) == {"a-w-0", "a-w-1"}
     # What ended has no PodGroup any more.
-    wait_for(lambda: volcano.podgroup("a") is None, 10, "the PodGroup is gone")
+    wait_for(lambda: volcano.podgroup("a") is None, "the PodGroup is gone")
 
 
 def test_a_pod_that_fails_fails_its_job(volcano: VolcanoBed) -> None:
@@ -93,7 +93,7 @@ def test_one_pod_that_fails_leaves_the_others_to_end(volcano: VolcanoBed) -> Non
     """The gang is broken then, which only its PodGroup tells."""
     volcano.create(job("a", *shell('[ "$VC_TASK_INDEX" = 0 ] && sleep 300; exit 3'), replicas=2, plugins={"env": []}))
     broken = "pod group is not ready, 1 Failed, 1 Running, 2 minAvailable"
-    wait_for(lambda: broken in volcano.unschedulable("a"), 20, lambda: volcano.tell("a"))
+    wait_for(lambda: broken in volcano.unschedulable("a"), lambda: volcano.tell("a"))
     volcano.wait_for_job("a", "Running")
     assert (volcano.podgroup("a") or {})["status"]["phase"] == "Unknown"
 
@@ -122,7 +122,7 @@ def test_an_evicted_pod(volcano: VolcanoBed) -> None:
         return volcano.pods(name).get(f"{name}-w-0", {}).get("metadata", {}).get("uid", before[name]) != before[name]
 
     for name in ("none", "restart"):
-        wait_for(lambda name=name: is_another(name), 30, lambda name=name: volcano.tell(name))
+        wait_for(lambda name=name: is_another(name), lambda name=name: volcano.tell(name))
         wait_for_pod(volcano, f"{name}-w-0")
         volcano.wait_for_job(name, "Running")
     volcano.wait_for_job("terminate", "Terminated")
@@ -158,7 +158,7 @@ def test_a_deleted_job_is_gone_while_its_pod_still_ends(volcano: VolcanoBed) -> 
     volcano.lose("a")
     with pytest.raises(ApiError, match="404"):
         volcano.job("a")
-    wait_for(lambda: "deletionTimestamp" in volcano.pod("a-w-0")["metadata"], 20, "its pod is told to end")
+    wait_for(lambda: "deletionTimestamp" in volcano.pod("a-w-0")["metadata"], "its pod is told to end")
     assert volcano.pod("a-w-0")["status"]["phase"] == "Running"
     # A new Job of that name has its pod when the old one has ended.
     volcano.create(job("a"))
@@ -176,7 +176,7 @@ def test_jobs_that_finished_are_deleted_in_time_but_aborted_ones(volcano: Volcan
         listed = json.loads(volcano.kubectl("get", "jobs.batch.volcano.sh", "-o", "json").stdout)["items"]
         return [item["metadata"]["name"] for item in listed]
 
-    wait_for(lambda: left() == ["aborted"], 30, lambda: f"only the aborted Job is left: {left()}", every_s=0.2)
+    wait_for(lambda: left() == ["aborted"], lambda: f"only the aborted Job is left: {left()}", every_s=0.2)
     assert volcano.job_phase("aborted") == "Aborted"
     assert set(volcano.pods("aborted")) == {"aborted-w-0"}
 
@@ -228,7 +228,7 @@ def test_what_belongs_to_a_job_has_its_name(volcano: VolcanoBed) -> None:
     for words in (["service", "a"], ["configmap", "a-svc"], ["secret", "a-ssh"], ["networkpolicy", "a"]):
         assert volcano.get(*words)["metadata"]["ownerReferences"][0]["name"] == "a"
     volcano.lose("a")
-    wait_for(lambda: not volcano.pods("a") and volcano.podgroup("a") is None, 30, "all of it is gone")
+    wait_for(lambda: not volcano.pods("a") and volcano.podgroup("a") is None, "all of it is gone")
     with pytest.raises(BedError, match="NotFound"):
         volcano.get("service", "a")
 
@@ -306,9 +306,9 @@ def test_later_releases_name_a_podgroup_by_its_job(new_volcano: VolcanoBed) -> N
     def allocated() -> object:
         return new_volcano.queue("default")["status"].get("allocated")
 
-    wait_for(lambda: allocated() == {"nvidia.com/gpu": "2"}, 10, "it is counted")
+    wait_for(lambda: allocated() == {"nvidia.com/gpu": "2"}, "it is counted")
     new_volcano.lose("a")
-    wait_for(lambda: allocated() == {}, 20, "it is given back")
+    wait_for(lambda: allocated() == {}, "it is given back")
 
 
 def test_later_releases_name_the_resource_that_is_short(new_volcano: VolcanoBed) -> None:
@@ -322,11 +322,11 @@ def test_later_releases_name_the_resource_that_is_short(new_volcano: VolcanoBed)
         "1/1 tasks in gang unschedulable: pod group is not ready, 1 Pending, 1 minAvailable; Pending: 1 Unschedulable"
     )
     text += f". Origin reason is a-w-0: {why}"
-    wait_for(lambda: new_volcano.unschedulable("a") == text, 20, lambda: new_volcano.tell("a"))
+    wait_for(lambda: new_volcano.unschedulable("a") == text, lambda: new_volcano.tell("a"))
     new_volcano.wait_for_event("a-w-0", "Pod", "FailedScheduling", why)
     new_volcano.make_queue("one", capability={"nvidia.com/gpu": "1"})
     new_volcano.create(job("b", *SLEEP, gpus=2, queue="one"))
-    wait_for(lambda: new_volcano.podgroup("b"), 20, lambda: new_volcano.tell("b"))
+    wait_for(lambda: new_volcano.podgroup("b"), lambda: new_volcano.tell("b"))
     group = (new_volcano.podgroup("b") or {})["metadata"]["name"]
     words = "queue resource quota insufficient: insufficient nvidia.com/gpu"
     new_volcano.wait_for_event(group, "PodGroup", "Unschedulable", words)

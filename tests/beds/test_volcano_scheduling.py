@@ -17,7 +17,7 @@ SLEEP = ("sleep", "300")
 
 
 def wait_for_reason(volcano: VolcanoBed, name: str, words: str) -> None:
-    wait_for(lambda: words in volcano.unschedulable(name), 20, lambda: f"{words!r} to be said: {volcano.tell(name)}")
+    wait_for(lambda: words in volcano.unschedulable(name), lambda: f"{words!r} to be said: {volcano.tell(name)}")
 
 
 def scheduled(volcano: VolcanoBed, pod: str) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_pods_that_were_not_tried_are_undetermined(volcano: VolcanoBed) -> None:
     volcano.create(made)
     why = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable; "
     wait_for_reason(volcano, "a", why + "Pending: 1 Undetermined, 1 Unschedulable")
-    wait_for(lambda: scheduled(volcano, "a-w-1").get("reason") == "Undetermined", 10, lambda: volcano.tell("a"))
+    wait_for(lambda: scheduled(volcano, "a-w-1").get("reason") == "Undetermined", lambda: volcano.tell("a"))
     assert scheduled(volcano, "a-w-1")["message"] == volcano.unschedulable("a")
 
 
@@ -92,7 +92,7 @@ def test_a_gang_for_which_too_little_is_left_has_no_pods(volcano: VolcanoBed) ->
 def test_a_new_podgroup_has_no_phase_before_the_first_session(volcano: VolcanoBed) -> None:
     with volcano.paused("scheduler"):
         volcano.create(job("a", *SLEEP))
-        wait_for(lambda: volcano.podgroup("a"), 20, "the PodGroup is there")
+        wait_for(lambda: volcano.podgroup("a"), "the PodGroup is there")
         assert (volcano.podgroup("a") or {}).get("status", {}).get("phase", "") == ""
         assert volcano.job_phase("a") == "Pending"
     volcano.wait_for_job("a", "Running")
@@ -110,8 +110,8 @@ def test_why_no_node_is_right(volcano: VolcanoBed, spec: dict[str, Any], reason:
     made = job("a", *SLEEP)
     made["spec"]["tasks"][0]["template"]["spec"] |= spec
     volcano.create(made)
-    wait_for(lambda: "a-w-0" in volcano.pods("a"), 20, lambda: volcano.tell("a"))
-    wait_for(lambda: reason in scheduled(volcano, "a-w-0").get("message", ""), 20, lambda: volcano.tell("a"))
+    wait_for(lambda: "a-w-0" in volcano.pods("a"), lambda: volcano.tell("a"))
+    wait_for(lambda: reason in scheduled(volcano, "a-w-0").get("message", ""), lambda: volcano.tell("a"))
     assert volcano.job_phase("a") == "Pending"
 
 
@@ -119,9 +119,9 @@ def test_a_cordoned_cluster_takes_no_pods(volcano: VolcanoBed) -> None:
     volcano.kubectl("cordon", *volcano.node_names)
     try:
         volcano.create(job("a"))
-        wait_for(lambda: "a-w-0" in volcano.pods("a"), 20, lambda: volcano.tell("a"))
+        wait_for(lambda: "a-w-0" in volcano.pods("a"), lambda: volcano.tell("a"))
         full = "all nodes are unavailable: 2 node(s) were unschedulable."
-        wait_for(lambda: scheduled(volcano, "a-w-0").get("message") == full, 20, lambda: volcano.tell("a"))
+        wait_for(lambda: scheduled(volcano, "a-w-0").get("message") == full, lambda: volcano.tell("a"))
     finally:
         volcano.kubectl("uncordon", *volcano.node_names)
     volcano.wait_for_job("a", "Completed")
@@ -140,7 +140,7 @@ def test_a_queue_is_not_used_beyond_its_capability(volcano: VolcanoBed) -> None:
         status = volcano.queue("two")["status"]
         return status["running"], status["pending"]
 
-    wait_for(lambda: counts() == (1, 1), 10, lambda: f"one runs, one waits: {volcano.queue('two')}")
+    wait_for(lambda: counts() == (1, 1), lambda: f"one runs, one waits: {volcano.queue('two')}")
     volcano.lose("a")
     volcano.wait_for_job("b", "Running")
 
@@ -151,7 +151,7 @@ def test_the_older_job_comes_first_and_the_more_important_before(volcano: Volcan
     with volcano.paused("scheduler"):
         volcano.create(job("low", *shell("exit 0"), gpus=1, queue="one"))
         volcano.create(job("high", *SLEEP, gpus=1, queue="one", priorityClassName="high"))
-        wait_for(lambda: volcano.podgroup("low") and volcano.podgroup("high"), 20, "both have PodGroups")
+        wait_for(lambda: volcano.podgroup("low") and volcano.podgroup("high"), "both have PodGroups")
     volcano.wait_for_job("high", "Running")
     assert volcano.job_phase("low") == "Pending"
     volcano.lose("high")
@@ -173,7 +173,7 @@ def test_a_more_important_job_takes_the_place_of_others(volcano: VolcanoBed) -> 
         volcano.wait_for_job("high", "Running")
         # One of two events: the scheduler may lose some, as every recorder of events.
         evicted = [("Pod", "low-w-0", "Pod is evicted, because of preempt"), ("PodGroup", "low", "preempt")]
-        wait_for(lambda: any(volcano.has_event(*each) for each in evicted), 90, lambda: volcano.tell("low"))
+        wait_for(lambda: any(volcano.has_event(*each) for each in evicted), lambda: volcano.tell("low"), limit_s=90)
         wait_for_reason(volcano, "low", "1 Pending, 1 minAvailable")
     for name in ("full", "other"):
         assert not [reason for _, reason, _ in volcano.events(f"{name}-w-0") if reason == "Evict"]
@@ -190,9 +190,7 @@ def test_a_job_on_a_lost_node_stays_running(volcano: VolcanoBed) -> None:
     volcano.wait_for_job("a", "Running")
     node = volcano.pod("a-w-0")["spec"]["nodeName"]
     volcano.node_away(node)
-    wait_for(
-        lambda: "deletionTimestamp" in volcano.pod("a-w-0")["metadata"], 60, "its pod is to be evicted", every_s=0.2
-    )
+    wait_for(lambda: "deletionTimestamp" in volcano.pod("a-w-0")["metadata"], "its pod is to be evicted", every_s=0.2)
     assert volcano.pod("a-w-0")["status"]["phase"] == "Running"
     assert volcano.job_phase("a") == "Running"
     volcano.node_back(node)

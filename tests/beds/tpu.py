@@ -150,7 +150,7 @@ class TpuBed:
             with self.cloud.lock:
                 return self.cloud.nodes.get(self._full(name), {}).get("state")
 
-        wait_for(lambda: found() == state, limit_s, lambda: f"{name} is {found()}, not {state}")
+        wait_for(lambda: found() == state, lambda: f"{name} is {found()}, not {state}", limit_s=limit_s)
 
     # What happens to it.
 

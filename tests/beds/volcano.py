@@ -61,7 +61,7 @@ class VolcanoBed(K8sBed):
     def _prepare(self) -> None:
         for definition in definitions(self.settings.release):
             self.api.create(DEFINITIONS, for_server(definition))
-        wait_for(self._knows_all_kinds, 90, "Volcano's resource definitions are established")
+        wait_for(self._knows_all_kinds, "Volcano's resource definitions are established", limit_s=90)
 
     def heal(self) -> None:
         self._switch({})
@@ -100,7 +100,12 @@ class VolcanoBed(K8sBed):
             except ApiError as error:
                 return str(error)
 
-        wait_for(lambda: state() in phases, limit_s, lambda: f"Job {name} to be {phases}: {self.tell(name)}", 0.02)
+        wait_for(
+            lambda: state() in phases,
+            lambda: f"Job {name} to be {phases}: {self.tell(name)}",
+            limit_s=limit_s,
+            every_s=0.02,
+        )
         return self.job(name)
 
     def pods(self, job: str) -> dict[str, Object]:
@@ -138,7 +143,9 @@ class VolcanoBed(K8sBed):
         def is_told() -> bool:
             return self.has_event(kind, name, message, reason)
 
-        wait_for(is_told, limit_s, lambda: f"event {reason} of {kind} {name}: {self.events(name)}", 0.05)
+        wait_for(
+            is_told, lambda: f"event {reason} of {kind} {name}: {self.events(name)}", limit_s=limit_s, every_s=0.05
+        )
 
     def tell(self, job: str) -> str:
         """All that is known of a Job, for messages."""
@@ -176,7 +183,7 @@ class VolcanoBed(K8sBed):
         self.api.create(PRIORITIES, {**body, "value": value})
 
     def wait_for_queue(self, name: str, state: str) -> None:
-        wait_for(lambda: self.queue(name).get("status", {}).get("state") == state, 20, f"queue {name} to be {state}")
+        wait_for(lambda: self.queue(name).get("status", {}).get("state") == state, f"queue {name} to be {state}")
 
     # Faults.
 
@@ -244,9 +251,7 @@ class VolcanoBed(K8sBed):
         os.replace(self.outside(f"{path}.new"), self.outside(path))
         seen = Path(self.outside(f"{self._folder}/switches.seen"))
         is_obeyed = lambda: not self.alive(self._pid) or (seen.exists() and seen.read_text() == text)  # noqa: E731
-        wait_for(
-            is_obeyed, 30, lambda: f"the switches {text} are not obeyed:\n{self.log_tail(self._log)}", every_s=0.02
-        )
+        wait_for(is_obeyed, lambda: f"the switches {text} are not obeyed:\n{self.log_tail(self._log)}", every_s=0.02)
 
     def stop_volcano(self) -> None:
         """Outright: pods go on, and new Jobs are refused."""
@@ -261,7 +266,7 @@ class VolcanoBed(K8sBed):
         self._ready = self.outside(f"{self._folder}/ready")
         Path(self._ready).unlink(missing_ok=True)
         self._pid = self.start(words, self._log)
-        wait_for(self._serves, 90, lambda: f"Volcano is not ready:\n{self.log_tail(self._log)}")
+        wait_for(self._serves, lambda: f"Volcano is not ready:\n{self.log_tail(self._log)}", limit_s=90)
 
     # Inside.
 

@@ -83,7 +83,7 @@ class Recorder:
         return job
 
     def wait_reason(self, job: str, reason: str) -> None:
-        wait_for(lambda: self.slurm.show(job)["Reason"] == reason, 30, lambda: f"{reason}: {self.slurm.show(job)}")
+        wait_for(lambda: self.slurm.show(job)["Reason"] == reason, lambda: f"{reason}: {self.slurm.show(job)}")
 
     def record(self, row: str, job: str, *more: str, moment: str = "", tasks: int = 1) -> None:
         """Write what the outlet's questions about the job are answered now; `more` are further commands."""
@@ -118,7 +118,7 @@ class Recorder:
         def found() -> list[str]:
             return self.slurm.run(*command).stdout.split()
 
-        wait_for(lambda: set(states) & set(found()), 30, lambda: f"sacct of {row}: {found()}", every_s=0.2)
+        wait_for(lambda: set(states) & set(found()), lambda: f"sacct of {row}: {found()}", every_s=0.2)
 
     def end(self, row: str, job: str, state: str) -> None:
         """Wait for the end, and record it."""
@@ -195,7 +195,7 @@ class Recorder:
         job = self.start(row, script, "--exclusive", *options)
         output = self.slurm.directory / "work" / f"slurm-{job}.out"
         if script == OBEDIENT_STEP:
-            wait_for(lambda: output.exists() and "up" in output.read_text(), 20, f"the step of {row}")
+            wait_for(lambda: output.exists() and "up" in output.read_text(), f"the step of {row}")
         node = self.slurm.show(job)["NodeList"]
         high = self.submit(f"{row}-high", SLEEP, "--exclusive", "--partition=high", f"--nodelist={node}")
         self.slurm.wait_for(job, state, 60)
@@ -228,7 +228,7 @@ class Recorder:
         def has_begun() -> bool:
             return [states().count(word) for word in ("COMPLETED", "FAILED", "RUNNING")] == [1, 1, 4]
 
-        wait_for(has_begun, 30, lambda: f"the array: {states()}", every_s=0.1)
+        wait_for(has_begun, lambda: f"the array: {states()}", every_s=0.1)
         self.slurm.run("scancel", f"{job}_{TASKS - 1}")
         self.accounted(row, "FAILED")
         self.record(row, job, tasks=TASKS)
@@ -257,7 +257,7 @@ class Recorder:
         job = self.submit(row, "#!/bin/bash\nexit 3\n")
         self.slurm.wait_for(job, "FAILED")
         self.accounted(row, "FAILED")
-        wait_for(lambda: not self.slurm.show(job), 90, "the job is purged", every_s=0.5)
+        wait_for(lambda: not self.slurm.show(job), "the job is purged", limit_s=90, every_s=0.5)
         self.record(row, job, f"squeue --noheader --jobs={job}")
 
     def controller_down(self) -> None:

@@ -49,7 +49,7 @@ def main(release: str) -> None:
         jobs.wait(None, job=keys["deleted"])
         waiting = make_submission("d-0123456789ab-0000000002", request=Request(gpus=1000))
         jobs.send(waiting)
-        wait_for(lambda: bed.unschedulable("d-0123456789ab-0000000002-0"), 40, "the scheduler tells why it waits")
+        wait_for(lambda: bed.unschedulable("d-0123456789ab-0000000002-0"), "the scheduler tells why it waits")
         FOLDER.mkdir(exist_ok=True)
         answers = [
             answer(jobs, one) for one in jobs.scheduler.detail([*jobs.attempts.values(), *followed(jobs, waiting)])

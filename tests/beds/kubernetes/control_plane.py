@@ -145,4 +145,9 @@ class ControlPlane:
                 raise BedError(f"{name} ended:\n{self._bed.log_tail(self._log(name))}")
             return condition()
 
-        wait_for(holds, limit_s, lambda: f"{name} does not answer:\n{self._bed.log_tail(self._log(name))}", 0.05)
+        wait_for(
+            holds,
+            lambda: f"{name} does not answer:\n{self._bed.log_tail(self._log(name))}",
+            limit_s=limit_s,
+            every_s=0.05,
+        )

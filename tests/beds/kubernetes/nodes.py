@@ -125,7 +125,7 @@ class Node:
             # It may have ended meanwhile.
             with contextlib.suppress(BedError):
                 self.kill_container(directory)
-        wait_for(lambda: not running(), 60, lambda: f"node {self.name} still runs {running()}", 0.05)
+        wait_for(lambda: not running(), lambda: f"node {self.name} still runs {running()}", every_s=0.05)
 
     def kill_container(self, directory: str) -> None:
         """Outright, from outside of it: its own first process is safe from what runs inside."""

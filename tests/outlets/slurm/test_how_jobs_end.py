@@ -157,7 +157,9 @@ def test_jobs_that_slurm_has_forgotten(start_lab: Callable[..., Lab], accounting
     pod.kill()
     lab.slurm.run("scancel", "--full", "--signal=KILL", ids["killed"])
     (lab.fleet.root / "go").touch()
-    wait_for(lambda: not any(lab.slurm.show(job) for job in ids.values()), 90, "both are forgotten", every_s=0.5)
+    wait_for(
+        lambda: not any(lab.slurm.show(job) for job in ids.values()), "both are forgotten", limit_s=90, every_s=0.5
+    )
     again = lab.start("--until-empty")
     assert lab.ended("ended") == ("failed", 3, "exit 3", 1)
     end = lab.fleet.wait_for("killed", "done", "failed", timeout_s=120)
@@ -181,7 +183,7 @@ def test_preempted_jobs_that_slurm_has_forgotten(start_lab: Callable[..., Lab], 
     handle = lab.begun("a")
     pod.kill()
     urgent = lab.slurm.submit("#!/bin/sh\nexit 0", "--partition=high", "--gpus=4")
-    wait_for(lambda: not lab.slurm.show(handle), 90, "it is forgotten", every_s=0.5)
+    wait_for(lambda: not lab.slurm.show(handle), "it is forgotten", limit_s=90, every_s=0.5)
     assert lab.fleet.attempt("a").exit.exists() == (script is not STUBBORN)
     again = lab.start("--until-empty")
     assert lab.ended("a") == ("failed", 3, "exit 3", 2)

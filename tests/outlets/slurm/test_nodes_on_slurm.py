@@ -31,7 +31,7 @@ def test_a_signal_to_the_step_reaches_each_command_once(slurm: SlurmBed) -> None
     environment = f"DISPATCHER_ATTEMPT_DIR={shlex.quote(str(one.directory))}"
     jobs.submit(NAME, f"{environment} {shlex.join(words)} >{shlex.quote(str(one.log))} 2>&1", request=REQUEST)
     ready = [f"{rank} yes from the code" for rank in (0, 1)]
-    wait_for(lambda: one.log.exists() and all(line in one.output for line in ready), 30, lambda: jobs.log("j0"))
+    wait_for(lambda: one.log.exists() and all(line in one.output for line in ready), lambda: jobs.log("j0"))
     handle = jobs.state("j0").handle
     slurm.run("scancel", "--signal=TERM", f"{handle}.0")
     assert jobs.wait(Phase.ENDED).exit_code == 75

@@ -37,7 +37,7 @@ def made(bed: SlurmBed, name: str = "a'; echo foo %j") -> Path:
 
 
 def begun(jobs: Jobs, job: str = "j0") -> None:
-    wait_for((jobs.directory(job) / "begun").exists, 20, lambda: f"{job} begins: {jobs.state(job)} {jobs.log(job)}")
+    wait_for((jobs.directory(job) / "begun").exists, lambda: f"{job} begins: {jobs.state(job)} {jobs.log(job)}")
 
 
 @pytest.mark.parametrize("user", [None, ORDINARY])
@@ -72,7 +72,7 @@ def test_names_of_others_and_ids_used_again(slurm: SlurmBed, root: Path) -> None
     jobs.submit(NAME, "exit 3")
     jobs.wait(Phase.ENDED)
     other = slurm.submit("#!/bin/sh\nsleep 100", f"--job-name=x\n1 {NAME} RUNNING", user=ORDINARY)
-    wait_for(lambda: slurm.run("squeue", "-h", "-t", "R", "-o", "%i").stdout.strip() == other, 20, "the other job runs")
+    wait_for(lambda: slurm.run("squeue", "-h", "-t", "R", "-o", "%i").stdout.strip() == other, "the other job runs")
     attempt = jobs.attempts[Key("j0", 1)]
     jobs.attempts[Key("j0", 1)] = type(attempt)(
         key=attempt.key, name="d-0123456789ab-other", index=0, directory=attempt.directory, handle=other
@@ -170,7 +170,7 @@ def test_preempted_with_grace(start_slurm: Start, command: str) -> None:
     jobs.submit(NAME, command, request=Request(gpus=0, cpus=4, nodes=2))
     begun(jobs)
     slurm.submit("#!/bin/sh\nsleep 1000", "--partition=high", "--nodes=2", "--exclusive")
-    wait_for(lambda: (jobs.state() or pytest.fail("gone")).was_preempted, 20, "it is to be preempted")
+    wait_for(lambda: (jobs.state() or pytest.fail("gone")).was_preempted, "it is to be preempted")
     state = jobs.wait(Phase.RUNNING)
     assert state.why == "preempted: its grace period runs"
     jobs.cancel("j0")
@@ -194,7 +194,9 @@ def test_requeued_by_an_administrator(start_slurm: Start) -> None:
     assert (state.exit_code, state.reason) == (None, PREEMPTED)
     assert "started again by SLURM 1 times" in state.why
     assert (jobs.directory("j0") / "times").read_text() == "once\n"
-    wait_for(lambda: "started again by SLURM (restart 1)" in jobs.log("j0"), 90, "the second run says why it ends")
+    wait_for(
+        lambda: "started again by SLURM (restart 1)" in jobs.log("j0"), "the second run says why it ends", limit_s=90
+    )
 
 
 @pytest.mark.slow
@@ -229,13 +231,13 @@ def test_purged_jobs(start_slurm: Start, accounting: bool) -> None:
     begun(jobs, "j2")
     jobs.cancel("j2", force=True)
     jobs.wait(Phase.ENDED, "j2")
-    wait_for(lambda: not jobs.states(), 90, "the jobs are to be forgotten")
+    wait_for(lambda: not jobs.states(), "the jobs are to be forgotten", limit_s=90)
     # Accounting calls CANCELLED what the controller called FAILED, and has no status of it.
     expected = {Key("j0", 1): 0, Key("j1", 1): 3, Key("j2", 1): None} if accounting else {}
     wait_for(
-        lambda: {key: state.exit_code for key, state in jobs.details().items()} == expected, 20,
+        lambda: {key: state.exit_code for key, state in jobs.details().items()} == expected,
         lambda: f"accounting tells: {jobs.details()}",
-    )  # fmt: skip
+    )
 
 
 def test_a_failed_query_is_no_absence(slurm: SlurmBed, root: Path) -> None:

@@ -127,7 +127,7 @@ class Batch:
         self.process = subprocess.Popen(["bash", path], env=words, stderr=subprocess.PIPE, text=True)
 
     def begun(self, index: int = 0) -> None:
-        wait_for((self.directories[index] / "begun").exists, 20, f"attempt {index} begins")
+        wait_for((self.directories[index] / "begun").exists, f"attempt {index} begins")
 
     def tell(self, number: int) -> None:
         self.process.send_signal(number)
@@ -189,7 +189,7 @@ def test_it_waits_for_a_wrapper_that_takes_its_time(root: Path) -> None:
     batch.begun()
     for count in (1, 2, 3):
         batch.tell(signal.SIGTERM)
-        wait_for(lambda count=count: (batch.read(0, "told") or "").count("TERM") == count, 20, "it is told")
+        wait_for(lambda count=count: (batch.read(0, "told") or "").count("TERM") == count, "it is told")
     (batch.directories[0] / "go").touch()
     assert batch.end() == (6, "")
 
@@ -202,7 +202,7 @@ echo $$ >begun; while :; do sleep 0.01; done"""
         inner = root / str(number)
         inner.mkdir()
         batch = Batch(inner, command)
-        wait_for(lambda batch=batch: (batch.read(0, "begun") or "").endswith("\n"), 20, "it begins")
+        wait_for(lambda batch=batch: (batch.read(0, "begun") or "").endswith("\n"), "it begins")
         batch.tell(signal.SIGTERM)
         os.kill(int(batch.read(0, "begun") or ""), signal.SIGTERM)
         assert batch.end() == (9, "")

@@ -102,7 +102,7 @@ def test_where_slurm_cannot_be_asked(start: Start, tmp_path: Path) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.terminate()
-    wait_for((tmp_path / "srun-told").exists, 20, "srun itself is told")
+    wait_for((tmp_path / "srun-told").exists, "srun itself is told")
     os.kill(int((tmp_path / "task").read_text()), signal.SIGKILL)
     process.communicate(timeout=20)
     assert process.returncode == 137

@@ -49,7 +49,7 @@ def tells(host: AnyHost, gpus: int, expected: str) -> None:
         seen.append(verdict(host, gpus))
         return seen[-1] == expected
 
-    wait_for(is_told, 60, lambda: f"{expected!r}: {seen[-1]!r}", 0.2)
+    wait_for(is_told, lambda: f"{expected!r}: {seen[-1]!r}", every_s=0.2)
 
 
 def check_queues(bed: VolcanoBed, root: Path) -> None:

@@ -171,7 +171,7 @@ def test_suspended_by_somebody(jobs: VolcanoJobs) -> None:
     assert (ended.reason, ended.was_preempted) == (CANCELLED, False)
     # And begun again by somebody.
     jobs.bed.command("ResumeJob", jobs.job())
-    wait_for(lambda: jobs.bed.job_phase(jobs.job()) == "Failed", 30, "its only retry is used up")
+    wait_for(lambda: jobs.bed.job_phase(jobs.job()) == "Failed", "its only retry is used up")
     again = jobs.wait(Phase.ENDED)
     assert (again.reason, again.was_preempted) == (PREEMPTED, True)
 

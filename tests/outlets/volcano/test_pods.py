@@ -84,7 +84,7 @@ class Pods:
         return path.read_text() if path.exists() else ""
 
     def wait_for_log(self, text: str, index: int = 0) -> None:
-        wait_for(lambda: text in self.log(index), 30, lambda: f"{text!r} in the log of {index}: {self.log(index)!r}")
+        wait_for(lambda: text in self.log(index), lambda: f"{text!r} in the log of {index}: {self.log(index)!r}")
 
     def close(self) -> None:
         # Also what leads a group of its own: the end of a container would take it along.

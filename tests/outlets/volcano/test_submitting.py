@@ -163,7 +163,7 @@ def test_a_quota(jobs: VolcanoJobs) -> None:
     )  # fmt: skip
     # Nothing is refused for a quota before its controller has counted what there is.
     quota = f"/api/v1/namespaces/{jobs.bed.namespace}/resourcequotas/q"
-    wait_for(lambda: jobs.bed.api.get(quota).get("status", {}).get("used"), 60, "the quota to be counted")
+    wait_for(lambda: jobs.bed.api.get(quota).get("status", {}).get("used"), "the quota to be counted")
     (asked,) = jobs.scheduler.limits_query()
     assert jobs.scheduler.limits([jobs.carry_out(asked)]).in_flight == 2
     given = jobs.prepare(NAME, "exit 3", "exit 3", "exit 3")

@@ -76,7 +76,7 @@ def without_group(node_id: str) -> str:
 
 
 def is_slow_folder(path: Path) -> bool:
-    """Whether `--fast` does not even import what is there: JAX may not be installed."""
+    """Whether `--fast` does not even import what is there, which takes long, too."""
     return _folder(path) in SLOW_FOLDERS
 
 

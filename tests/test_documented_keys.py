@@ -81,6 +81,8 @@ METHOD: Final[Mapping[str, Any]] = {
     "result": "out/summary.json",
     "metrics": {"path": "out/log.jsonl", "step": "epoch"},
     "container": {"runtime": "apptainer", "image": "a.sif"},
+    "slurm": {"partition": "big", "sbatch_args": ["--exclusive"]},
+    "pbs": {"queue": "big"},
 }
 ENTRY: Final[Mapping[str, Any]] = {
     **{key: METHOD[key] for key in METHOD.keys() & READERS.keys()},

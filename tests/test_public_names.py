@@ -101,6 +101,8 @@ Entry.config: Mapping[str, Any]
 Entry.imports: tuple[str, ...]
 Entry.snapshot: bool | None
 Entry.user: str | None
+Entry.slurm: SlurmOptions | None
+Entry.pbs: PbsOptions | None
 Entry.order: int
 Entry.written: Mapping[str, Any]
 class Manifest

@@ -16,7 +16,7 @@ Rows = Sequence[Mapping[str, Any]]
 # Maps a column's name and a cell's text to coloured text.
 Colour = Callable[[str, str], str]
 
-# A table that no terminal bounds stays one of lines: a message of a program may be a screen long.
+# Of a screen that no terminal bounds: a message of a program may be a page long. JSON and `show` have all of it.
 _WIDEST_CELL: Final = 300
 _BY_DEFAULT: Final = Narrowing()
 
@@ -38,7 +38,7 @@ def render(
     has the lines above each of them in a plain table, where they are not its name. json has all values in any case.
 
     A plain table takes at most `width` columns of a terminal (None: no limit); `narrowing` says how. `bare`: without
-    the dashes below the headings and the line about columns that have no room, for a screen with several tables.
+    the dashes below the headings and the line about columns that have no room, for a screen with several tables; there a cell is never a page long.
     `numbers`: columns whose texts are numbers, too.
     """
     if style == "json":
@@ -48,6 +48,8 @@ def render(
         return _csv(rows, names)
     cells = [[_cell(row.get(name), style) for name in names] for row in rows]
     right = [name in numbers or _is_numeric(rows, name) for name in names]
+    if bare:
+        cells = [[clip(cell, _WIDEST_CELL) for cell in row] for row in cells]
     if style == "plain":
         headings = columns if isinstance(columns, Mapping) else None
         fitted = fit(names, cells, right, width, narrowing, headings)
@@ -98,9 +100,6 @@ def _cell(value: Any, style: str) -> str:
     if value is None:
         return ""
     text = number_text(value) if isinstance(value, float) else one_line(_text(value))
-    if style == "plain":
-        # JSON and `show` have all of it.
-        return clip(text, _WIDEST_CELL)
     return text.replace("|", "\\|") if style == "github" else text
 
 

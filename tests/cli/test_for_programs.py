@@ -27,7 +27,7 @@ WITHOUT_JSON = {
     "matrix tune": "goes on for as long as the study does; `matrix trials --json` has what it has found",
 }
 # Run by other tests, with what they need.
-ELSEWHERE = {"matrix trials", "export wandb", "outlets create", "outlets delete"}
+ELSEWHERE = {"matrix trials", "export wandb", "outlets create", "outlets delete", "ship"}
 CONFIG = """\
 methods:
   m: {command: [sh, -c, "echo '{\\"x\\": 1}' > $DISPATCHER_ATTEMPT_DIR/result.json"], gpus: 0}

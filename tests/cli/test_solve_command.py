@@ -169,6 +169,8 @@ def test_json(tmp_path: Path) -> None:
         "nodes": 1,
         "preferred_clusters": [],
         "excluded_clusters": ["gcp"],
+        "slurm": None,
+        "pbs": None,
     }
     assert answer["choices"] == []
     assert [(each["host"], each["is_unreachable"]) for each in answer["refusals"]] == [("t", False), ("ws1", True)]

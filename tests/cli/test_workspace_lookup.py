@@ -26,6 +26,7 @@ ARGUMENTS = {
     "diff": ("a", "b"),
     "usage": (),
     "clean": ("--yes",),
+    "ship": ("given/sweep.yaml",),
     "logs": ("a",),
     "history": (),
     "results": (),

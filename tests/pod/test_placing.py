@@ -224,7 +224,7 @@ def test_jobs_whose_checkpoints_vanish_with_a_host_are_named(tmp_path: Path) -> 
 
 
 def test_a_pod_and_the_check_of_a_manifest_warn_of_a_disk_that_vanishes(fleet: Fleet) -> None:
-    fleet.write_config("hosts: {vm: {type: tpu, zone: z, accelerator_type: v4-8}}\n")
+    fleet.write_config("hosts: {vm: {type: tpu, project: lab, zone: z, accelerator_type: v4-8}}\n")
     fleet.write_manifest([{"job_id": "a", "method": "m", "job": "jobs/none", "outlet": "vm"}, shell("b", "true")])
     text = "warning: a: on vm checkpoints are on a disk that is deleted with the host"
     assert text in fleet.try_("matrix", "check").stderr

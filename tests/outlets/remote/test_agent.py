@@ -322,13 +322,13 @@ def test_the_logs_of_further_processes_come_with_the_end(here: Connection, tmp_p
     (tmp_path / "output.1.log").write_bytes(b"of rank 1\n")
     (tmp_path / "output.10.log").write_bytes(long)
     (tmp_path / "output.x.log").write_bytes(b"no rank\n")
-    (seen,) = ask(here, Read(looks=[Look(directory=directory, log_at=0)], names=("exit.json",))).seen
+    (seen,) = ask(here, Read(looks=[Look(directory=directory)], names=("exit.json",))).seen
     assert seen.files == {}
     (tmp_path / "exit.json").write_text("{}\n")
-    (seen,) = ask(here, Read(looks=[Look(directory=directory, log_at=0)], names=("exit.json",))).seen
+    (seen,) = ask(here, Read(looks=[Look(directory=directory)], names=("exit.json",))).seen
     ends = {"output.1.log": b"of rank 1\n", "output.10.log": long[-(64 << 10) :]}
     assert seen.files == {"exit.json": b"{}\n", **ends}
-    look = Look(directory=directory, log_at=0, have=seen.stamps)
+    look = Look(directory=directory, have=seen.stamps)
     assert ask(here, Read(looks=[look], names=("exit.json",))).seen[0].files == {}
 
 

@@ -38,7 +38,8 @@ def render(
     has the lines above each of them in a plain table, where they are not its name. json has all values in any case.
 
     A plain table takes at most `width` columns of a terminal (None: no limit); `narrowing` says how. `bare`: without
-    the dashes below the headings and the line about columns that have no room, for a screen with several tables; there a cell is never a page long.
+    the dashes below the headings and the line about columns that have no room, and no cell is a page long; for a screen
+    with several tables.
     `numbers`: columns whose texts are numbers, too.
     """
     if style == "json":

@@ -155,6 +155,13 @@ class PlainHost(Host, frozen=True, kw_only=True):
     ssh: str
 
     @property
+    def location(self) -> Location:
+        return Location({}, {"ssh": self.ssh})
+
+    def at(self, location: Location) -> Self:
+        return msgspec.structs.replace(self, ssh=location.via.get("ssh", self.ssh))
+
+    @property
     def visible_gpus(self) -> tuple[int, ...] | None:
         """The GPUs that a CUDA_VISIBLE_DEVICES in `env` leaves; None: all."""
         return devices.indices(self.env[devices.VISIBLE]) if devices.VISIBLE in self.env else None

@@ -24,6 +24,7 @@ from dispatcher.outlets.remote.operations import (
     Check,
     Checked,
     CheckResult,
+    Confirm,
     Failed,
     Launched,
     Operation,
@@ -88,8 +89,9 @@ class LaunchingScheduler:
     def error_log(self, attempt: Submitted) -> str:
         return posixpath.join(attempt.directory, LAUNCH_LOG)
 
-    def where(self) -> None:
-        """Every call names the host."""
+    def where(self) -> Confirm | None:
+        """None: every call names the host."""
+        return None
 
     def where_name(self) -> str:
         return ""

@@ -18,7 +18,7 @@ from dispatcher.outlets.base import Request
 from dispatcher.outlets.batch.scheduler import Submission
 from dispatcher.outlets.plain.launched import LaunchingScheduler
 from dispatcher.outlets.plain.resources import refusal
-from dispatcher.outlets.remote.operations import Launch, Operation
+from dispatcher.outlets.remote.operations import Confirm, Launch, Operation
 
 # The longest part of a log's name; a file name has 255 bytes at most.
 _LONGEST_LABEL: Final = 60
@@ -36,6 +36,13 @@ class PlainScheduler(LaunchingScheduler):
         self.default_gpus = 1 if host.chips else 0
         self._cluster = cluster
         self._root = root
+
+    def where(self) -> Confirm:
+        """An alias of ssh may lead to another machine by now."""
+        return Confirm(words=("uname", "-n"))
+
+    def where_name(self) -> str:
+        return "machine"
 
     def refuses(self, request: Request) -> str:
         return refusal(self._host, request)

@@ -204,6 +204,44 @@ def test_a_host_key_that_changes(lab: Lab) -> None:
     assert again.stop() == 1, "one has failed"
 
 
+def test_a_name_that_leads_to_another_machine_by_now(lab: Lab) -> None:
+    """Nothing is known of the attempt there, so it is neither lost nor run a second time."""
+    lab.fleet.write_manifest([shell("a", GATED, gpus=0), shell("b", "hostname", gpus=0, priority=-1)])
+    first = lab.start("h1:1")
+    lab.begun("a")
+    first.kill()
+    config = lab.bed.config.read_text()
+    _, of_h2 = config.split("Host h2\n")
+    lab.bed.config.write_text(f"Host h1\n{of_h2}")
+    second = lab.start("h1:2")
+    lab.fleet.wait_for("b", "done")
+    assert lab.fleet.output("b") == "h2\n"
+    lab.shows("it was submitted to machine h1 (ssh h1), and h1 leads to machine h2 (ssh h1) now")
+    assert lab.fleet.record("a").state == "running"
+    second.kill()
+    lab.bed.config.write_text(config)
+    lab.let_go(lab.bed["h1"])
+    third = lab.start("h1:2")
+    assert lab.fleet.wait_for("a", "failed").attempt == 1
+    assert third.stop() == 1, "one has failed"
+
+
+def test_a_host_of_the_configuration_that_is_another_machine_by_now(lab: Lab) -> None:
+    """What was begun on the machine before is found there."""
+    lab.fleet.write_config(CONFIG + "  ws: {type: plain, ssh: h1, cluster: lab}\n")
+    lab.fleet.write_manifest([shell("a", GATED, gpus=0), shell("b", "hostname", gpus=0, priority=-1)])
+    first = lab.start("ws:1")
+    lab.begun("a")
+    first.kill()
+    lab.fleet.write_config(CONFIG + "  ws: {type: plain, ssh: h2, cluster: lab}\n")
+    second = lab.start("ws:1")
+    lab.fleet.wait_for("b", "done")
+    assert lab.fleet.output("b") == "h2\n"
+    lab.let_go(lab.bed["h1"])
+    assert lab.fleet.wait_for("a", "failed").attempt == 1
+    assert second.stop() == 1, "one has failed"
+
+
 def test_a_host_that_loses_its_power(lab: Lab) -> None:
     script = 'echo begun; [ "$DISPATCHER_ATTEMPT" = 2 ] || sleep 600'
     lab.fleet.write_manifest([shell("a", script, gpus=0)])

@@ -21,7 +21,7 @@ from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.kinds import make_road
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
-from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run, Store
+from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, RunThere, Store
 from dispatcher.workspace import Layout
 
 _BASE: Final = "base"
@@ -96,7 +96,7 @@ def _extraction(archive: Snapshot, directory: str) -> Sequence[Operation]:
     script = 'tar --extract --no-same-owner --file "$1" --directory "$2"; status=$?; rm -f -- "$1"; exit $status'
     return [
         Store(path=path, source=archive.path, size=archive.size, sha256=archive.digest),
-        Run(words=["sh", "-c", script, "sh", path, directory], timeout_s=_EXTRACT_S, only_after=1),
+        RunThere(words=["sh", "-c", script, "sh", path, directory], timeout_s=_EXTRACT_S, only_after=1),
     ]
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.outlets.remote.exchange import Talk
-from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello, Operation, Run
+from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello, Operation, Run, RunThere
 from dispatcher.outlets.remote.road import LocalRoad, Road
 
 _NOT_DONE: Final = "not done, because what comes before it has failed"
@@ -82,7 +82,7 @@ class DividedRoad:
 
 
 def _is_here(operation: Operation) -> bool:
-    return isinstance(operation, Run)
+    return isinstance(operation, Run) and not isinstance(operation, RunThere)
 
 
 def _why_not(first: Operation, answers: Sequence[Any], *, is_run: bool) -> str:

@@ -58,6 +58,10 @@ class Run(Operation, frozen=True, kw_only=True):
     timeout_s: float = 60.0
 
 
+class RunThere(Run, frozen=True, kw_only=True):
+    """Run a program where the files are, also where other programs are run on this machine."""
+
+
 class Confirm(Run, frozen=True, kw_only=True):
     """Run a program that prints where programs are carried out, such as the name of a cluster.
 
@@ -384,6 +388,7 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 ANSWERS: Final[Mapping[type[Operation], Any]] = {
     Hello: Greeting,
     Run: Ran,
+    RunThere: Ran,
     Confirm: Ran,
     Deliver: Delivered,
     Write: Written,

@@ -14,7 +14,7 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.divided import DividedRoad
 from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_words
-from dispatcher.outlets.remote.operations import Confirm, Deliver, Failed, Hello, Operation, Run, Tail
+from dispatcher.outlets.remote.operations import Confirm, Deliver, Failed, Hello, Operation, Run, RunThere, Tail
 from dispatcher.outlets.remote.road import LocalRoad
 
 
@@ -55,9 +55,10 @@ def host(place: Elsewhere) -> Iterator[Connection]:
 def test_programs_run_here_and_files_are_there(host: Connection, place: Elsewhere, tmp_path: Path) -> None:
     where = Run(words=["sh", "-c", "echo ${ELSEWHERE-here}"])
     expanded = Hello(directories={"base": f"{tmp_path}/$ELSEWHERE"})
-    greeting, told = ask(host, expanded, where)
+    there = RunThere(words=where.words)
+    greeting, told, told_there = ask(host, expanded, where, there)
     assert greeting.directories == {"base": f"{tmp_path}/1"}
-    assert told.out == "here\n"
+    assert (told.out, told_there.out) == ("here\n", "1\n")
     assert host.road.sent_bytes == place.sent_bytes > 0
 
 

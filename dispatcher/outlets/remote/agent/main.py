@@ -22,6 +22,7 @@ from dispatcher.outlets.remote.agent.writing import deliver, write
 OPERATIONS = {
     "Hello": hello,
     "Run": run,
+    "RunThere": run,
     "Confirm": run,
     "Deliver": deliver,
     "Write": write,

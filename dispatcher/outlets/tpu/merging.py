@@ -223,7 +223,8 @@ def _seen(each: Sequence[Seen]) -> Seen:
     is_alive = _is_alive([one.is_alive for one in each])
     if is_alive is False:
         files |= {log_name(index): one.log_end for index, one in enumerate(each) if one.log_end}
-    return msgspec.structs.replace(first, files=files, stamps=stamps, is_alive=is_alive)
+    unwritten = next((one.unwritten for one in each if one.unwritten), "")
+    return msgspec.structs.replace(first, files=files, stamps=stamps, is_alive=is_alive, unwritten=unwritten)
 
 
 def _leave_out(name: str, files: dict[str, bytes], stamps: dict[str, tuple[int, int]]) -> None:

@@ -117,6 +117,10 @@ def test_a_launch_is_that_of_the_first_worker() -> None:
     assert half_started([LAUNCH], [[Failed(error="no disk")], [Failed(error="no disk")]]) == []
 
 
+def test_a_worker_with_a_full_disk_is_heard() -> None:
+    assert seen(Seen(is_alive=True), Seen(is_alive=True, unwritten="no space on w1")).unwritten == "no space on w1"
+
+
 def test_what_not_all_have_launched_is_not_known_yet() -> None:
     """So it is submitted again, although it lives on one."""
     missing = Checked(is_alive=False, was_launched=False, was_taken=False)

@@ -145,6 +145,10 @@ class Timer:
 
 
 def main(directory: str, limit_s: str, endpoint: str) -> None:
+    # On every worker, because dispatchers write to all of them. Whoever logs in may write there, and remove only what
+    # is his own.
+    os.makedirs(directory, exist_ok=True)
+    os.chmod(directory, 0o1777)
     while True:
         try:
             if tpu_env()["WORKER_ID"] != "0":
@@ -154,9 +158,6 @@ def main(directory: str, limit_s: str, endpoint: str) -> None:
         except (OSError, KeyError):
             # The network of a machine that boots may not be there yet.
             time.sleep(STEP_S)
-    os.makedirs(directory, exist_ok=True)
-    # Whoever logs in may write there, and remove only what is his own.
-    os.chmod(directory, 0o1777)
     with open(os.path.join(directory, "lock"), "w", encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,7 +166,8 @@ def main(directory: str, limit_s: str, endpoint: str) -> None:
             return
         timer = Timer(directory, float(limit_s), cloud)
         while True:
-            timer.step()
+            # On a full disk, or with a file in its way, it goes on.
+            tried(timer.step)
             time.sleep(timer.pause_s())
 
 

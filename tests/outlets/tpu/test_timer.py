@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from beds.tpu import VERSION, TpuBed
@@ -11,7 +13,7 @@ from fleet import wait_until
 
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote.operations import TailRead, Write, Written
-from dispatcher.outlets.tpu import gcloud, timer
+from dispatcher.outlets.tpu import dead_man, gcloud, timer
 from dispatcher.outlets.tpu.gcloud import queued_id
 
 WORKSPACE = "0123456789ab"
@@ -149,3 +151,40 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     monkeypatch.setattr(timer.time, "monotonic", lambda: now_s)
     return pass_
+
+
+def test_dispatchers_can_write_on_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal is written on all of them, by users that may not make its directory."""
+    monkeypatch.setattr(dead_man, "tpu_env", lambda: {"WORKER_ID": "1"})
+    dead_man.main(os.fspath(tmp_path / "timer"), "60", "https://example.org/")
+    assert stat.S_IMODE((tmp_path / "timer").stat().st_mode) == 0o1777
+
+
+def test_a_state_that_cannot_be_written_does_not_end_the_timer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+
+    class Cloud:
+        def __init__(self, endpoint: str) -> None:
+            """It can always be asked."""
+
+        def delete(self) -> str:
+            steps.append("delete")
+            return ""
+
+        def why_unable(self) -> str:
+            steps.append("ask")
+            return ""
+
+    def sleep(_: float) -> None:
+        if "delete" in steps:
+            raise SystemExit
+        monkeypatch.setattr(dead_man.time, "monotonic", lambda: 1e9)
+
+    (tmp_path / "state.new").mkdir()
+    monkeypatch.setattr(dead_man, "tpu_env", lambda: {"WORKER_ID": "0"})
+    monkeypatch.setattr(dead_man, "Cloud", Cloud)
+    monkeypatch.setattr(dead_man.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(dead_man.time, "sleep", sleep)
+    with pytest.raises(SystemExit):
+        dead_man.main(os.fspath(tmp_path), "60", "https://example.org/")
+    assert steps == ["ask", "delete"]

@@ -265,11 +265,13 @@ class TpuProvisioning:
             return self._delete_at_end("no job is left")
         if not (is_up(self._vm) and self._is_ours()):
             return False
+        if not leaving.is_unused(self._host):
+            return False
         if self._timer.is_armed and not self._around.ends_when_empty:
             # Who starts a dispatcher again does not have to wait for a new one.
             limit_s = min(limit_s, self._host.dead_after_s or limit_s)
             return leaving.hand_over(self._host, limit_s, self._log)
-        return leaving.is_unused(self._host) and self._delete_at_end("it is not used any more")
+        return self._delete_at_end("it is not used any more")
 
     def _is_coming(self) -> bool:
         """Whether it is ours and nothing can be on it yet."""

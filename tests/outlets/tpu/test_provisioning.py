@@ -13,7 +13,7 @@ from beds.tpu import VERSION, TpuBed
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
 from dispatcher.outlets.remote.operations import Failed, Operation, Seen, Sight, TailRead, Write, Written
-from dispatcher.outlets.tpu import gcloud
+from dispatcher.outlets.tpu import gcloud, leaving
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
 from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
 
@@ -354,6 +354,23 @@ def test_one_that_others_of_the_workspace_may_want_is_left_to_them(make: Callabl
     machine.made.close(is_used=False)
     assert machine.said[-1] == "deleting vm: it is not used any more"
     tpu.wait_for("vm", None)
+
+
+def test_one_that_another_workspace_uses_is_not_left_to_its_timer(
+    make: Callable[..., Machine], tpu: TpuBed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That one renews it more seldom than `idle_delete` may be long."""
+    machine = make(idle_delete_s=60.0)
+    machine.until_up()
+    machine.asked()
+    assert timer_is_armed(machine)
+    monkeypatch.setattr(leaving, "is_unused", lambda host: False)
+    machine.made.close(is_used=False)
+    assert not [line for line in machine.said if "deletes itself in" in line or "deleting" in line]
+
+
+def timer_is_armed(machine: Machine) -> bool:
+    return any("deletes itself after" in line for line in machine.said)
 
 
 def test_what_stands_at_the_end_is_named(make: Callable[..., Machine], tpu: TpuBed) -> None:

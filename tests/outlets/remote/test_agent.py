@@ -42,6 +42,8 @@ from dispatcher.outlets.remote.operations import (
     Look,
     Ran,
     Read,
+    Remove,
+    Removed,
     Run,
     Seen,
     Signal,
@@ -49,6 +51,8 @@ from dispatcher.outlets.remote.operations import (
     Stored,
     Tail,
     TailRead,
+    TreeList,
+    Trees,
     Write,
     Written,
 )
@@ -428,3 +432,41 @@ def test_a_request_that_breaks_off_does_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
     assert subprocess.run(loader, input=request, capture_output=True, check=False).returncode == 0
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_directories_that_nothing_needs(here: Connection, tmp_path: Path) -> None:
+    tree = tmp_path / "work/id/a.1"
+    tree.mkdir(parents=True)
+    (tree / "file").write_bytes(b"x" * 5000)
+    directory = os.fspath(tree.parent)
+    listed = ask(here, Trees(directory=directory))
+    assert isinstance(listed, TreeList)
+    assert [one.name for one in listed.trees] == ["a.1"]
+    assert listed.trees[0].bytes >= 5000
+    assert ask(here, Trees(directory=f"{tmp_path}/none")).trees == []
+    assert "is no name" in ask(here, Remove(directory=directory, names=["../a.1"])).error
+    assert ask(here, Remove(directory=directory, names=["a.1", "gone"])) == Removed(failed=[])
+    assert not tree.exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root is needed to make what is another user's")
+@pytest.mark.parametrize("link", ["work", "work/id"])
+def test_another_users_link_leads_to_nothing_that_is_removed(here: Connection, tmp_path: Path, link: str) -> None:
+    """Whoever comes first makes what users share, and could have it lead to another one's home."""
+    home = tmp_path / "home"
+    (home / "id" / "thesis").mkdir(parents=True)
+    place = tmp_path / link
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(home if link == "work" else home / "id")
+    os.chown(place, 65534, 65534, follow_symlinks=False)
+    directory = f"{tmp_path}/work/id"
+    assert f"{place} is a link of another user" in ask(here, Trees(directory=directory)).error
+    assert f"{place} is a link of another user" in ask(here, Remove(directory=directory, names=["thesis"])).error
+    assert (home / "id" / "thesis").exists()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="root is needed to make what is another user's")
+def test_trees_of_other_users_are_theirs(here: Connection, tmp_path: Path) -> None:
+    (tmp_path / "b.1").mkdir()
+    os.chown(tmp_path / "b.1", 65534, 65534)
+    assert ask(here, Trees(directory=os.fspath(tmp_path))).trees == []

@@ -126,7 +126,7 @@ def remove_old_parts(path: str) -> None:
 
 
 def trees(words: Data, _stdin: BinaryIO) -> Data:
-    directory = with_uid(words["directory"])
+    directory = own_place(words["directory"])
     found = []
     try:
         names = sorted(os.listdir(directory))
@@ -135,17 +135,20 @@ def trees(words: Data, _stdin: BinaryIO) -> Data:
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             path = os.path.join(directory, name)
-            age_s = time.time() - os.lstat(path).st_mtime
-            found.append({"name": name, "bytes": size_below(path), "age_s": age_s})
+            about = os.lstat(path)
+            # Users may share the directory; what others have there is theirs.
+            if about.st_uid == os.getuid():
+                found.append({"name": name, "bytes": size_below(path), "age_s": time.time() - about.st_mtime})
     return {"trees": found}
 
 
 def remove(words: Data, _stdin: BinaryIO) -> Data:
     failed: List[str] = []
+    directory = own_place(words["directory"])
     for name in words["names"]:
         if not name or "/" in name or name in (".", ".."):
             raise Refusal(f"{name!r} is no name of a directory")
-        path = os.path.join(with_uid(words["directory"]), name)
+        path = os.path.join(directory, name)
 
         def again(function: Any, place: str, raised: Any, path: str = path) -> None:
             try:
@@ -163,8 +166,18 @@ def remove(words: Data, _stdin: BinaryIO) -> Data:
     return {"failed": failed}
 
 
-def with_uid(path: str) -> str:
-    return path.replace("$UID", str(os.getuid()))
+def own_place(path: str) -> str:
+    """The directory, with the user's number; Refusal where another user's link leads to what is of no attempt.
+
+    Users share what is above it, as they share /tmp: whoever was there first could have it lead anywhere.
+    """
+    path = path.replace("$UID", str(os.getuid()))
+    for place in (path, os.path.dirname(path)):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            about = os.lstat(place)
+            if stat.S_ISLNK(about.st_mode) and about.st_uid not in (0, os.getuid()):
+                raise Refusal(f"{place} is a link of another user (number {about.st_uid})")
+    return path
 
 
 def size_below(path: str) -> int:

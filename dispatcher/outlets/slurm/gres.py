@@ -20,8 +20,13 @@ def query(host: SlurmHost) -> Run:
 
 def used_partitions(host: SlurmHost) -> list[str]:
     """The option that limits sinfo and squeue to the configured partitions, if there are any."""
-    names = [*(partition.name for partition in host.partitions), *host.cpu_partitions]
-    return [f"--partition={','.join(dict.fromkeys(names))}"] if names else []
+    names = configured_partitions(host)
+    return [f"--partition={','.join(names)}"] if names else []
+
+
+def configured_partitions(host: SlurmHost) -> list[str]:
+    """Those of the host: an entry may name another one."""
+    return list(dict.fromkeys([*(partition.name for partition in host.partitions), *host.cpu_partitions]))
 
 
 def read_types(answer: Any) -> frozenset[str]:

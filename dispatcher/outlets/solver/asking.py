@@ -49,8 +49,8 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 class Site(msgspec.Struct, frozen=True, kw_only=True):
     """How a scheduler is used: what its queues are called, in which ones the job may run, and which nodes it may use.
 
-    `names` are the queues in order of preference; none: the scheduler's own default. `cure` says what to do about GPUs
-    of another type than is asked for.
+    `names` are the queues in order of preference; none: the scheduler's own default. `is_reported`: the scheduler is
+    asked about them. `cure` says what to do about GPUs of another type than is asked for.
     """
 
     word: str
@@ -58,6 +58,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[str, ...]
     usable: Callable[[Queue], list[Node]]
     cure: str
+    is_reported: bool = True
 
 
 def asked_for(
@@ -73,6 +74,7 @@ def _asked_of_slurm(
     host: SlurmHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None
 ) -> tuple[Need, Site] | str:
     asked = request.for_outlet()
+    configured = gres.configured_partitions(host)
     host = slurm_resources.host_for(host, asked)
     why = slurm_resources.refusal(host, asked)
     if why:
@@ -99,10 +101,12 @@ def _asked_of_slurm(
         # A job that does not ask for memory gets what the host says.
         memory_mib=request.memory_mib or int((host.mem or "1").removesuffix("M")) or 1,
     )
+    names = tuple(partition.name for partition in host.partitions)
     site = Site(
         word="partition",
         program="SLURM",
-        names=tuple(partition.name for partition in host.partitions),
+        names=names,
+        is_reported=not configured or set(names) <= set(configured),
         usable=usable,
         cure=(
             f"gres_mapping, or gpu_type of the host, must say what {request.chip} is called there"

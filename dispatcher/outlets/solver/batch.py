@@ -101,7 +101,7 @@ def _less(node: Node, part: int, need: Need) -> Node:
 
 
 def _judge(host: str, need: Need, site: Site, found: BatchReport | None) -> Choice | Refusal:
-    if found is None:
+    if found is None or not site.is_reported:
         queue = site.names[0] if site.names else ""
         return Choice(host=host, queue=queue, is_queued=True, why="as configured, not asked")
     names = _names(site, found)

@@ -19,6 +19,7 @@ from dispatcher.hosts.types import (
     PbsQueue,
     PlainHost,
     SlurmHost,
+    SlurmOptions,
     TpuHost,
     VolcanoHost,
 )
@@ -296,6 +297,14 @@ def test_without_partitions_slurm_s_own_default_is_used() -> None:
     assert verdict(ask(1), host, report) == "partition cpu: its nodes have no GPUs"
     assert verdict(ask(0), host, batch(queue(node()))) == "SLURM has no default partition: name one in `partitions`"
     assert verdict(ask(0), host, None) == "waits in -: as configured, not asked"
+
+
+def test_a_partition_of_the_entry_alone_is_not_taken_for_one_that_does_not_exist() -> None:
+    """SLURM is asked about the configured ones."""
+    request = ask(1, slurm=SlurmOptions(partition="big"))
+    assert verdict(request, login(), batch(queue(node()))) == "waits in big: as configured, not asked"
+    asked_about_all = batch(queue(node()))
+    assert verdict(request, login(partitions=()), asked_about_all).startswith("partition big: SLURM shows none of this")
 
 
 def test_jobs_without_gpus_go_to_the_cpu_partitions() -> None:

@@ -29,13 +29,14 @@ def lab(fleet: Fleet, ssh: SshBed) -> Fleet:
     (data / "deeper" / "run.sh").write_text("#!/bin/sh\necho ran\n")
     (data / "deeper" / "run.sh").chmod(0o755)
     (data / "link").symlink_to("deeper/run.sh")
+    (data / "latest").symlink_to("deeper")
     return fleet
 
 
 def test_files_are_where_attempts_find_them(lab: Fleet, ssh: SshBed) -> None:
     said = lab.run("ship", "data")
-    assert sorted(line.partition(" in ")[0] for line in said.splitlines()) == ["h1: 3 files", "h2: 3 files"]
-    script = """wc -c <"$DISPATCHER_ROOT/data/it's \\$HOME"; data/link; cat data/new 2>/dev/null"""
+    assert sorted(line.partition(" in ")[0] for line in said.splitlines()) == ["h1: 4 files", "h2: 4 files"]
+    script = """wc -c <"$DISPATCHER_ROOT/data/it's \\$HOME"; data/latest/run.sh; cat data/new 2>/dev/null"""
     lab.write_manifest([shell(name, script, outlet=name, gpus=0) for name in ("h1", "h2")])
     (lab.root / "data/deeper/run.sh").write_text("#!/bin/sh\necho ran again\n")
     (lab.root / "data/new").write_text("new\n")
@@ -50,6 +51,9 @@ def test_what_cannot_be_sent_is_said(lab: Fleet, ssh: SshBed) -> None:
     outside = lab.root.parent / "outside"
     outside.touch()
     assert "only files below the workspace" in lab.try_("ship", os.fspath(outside)).stderr
+    record = lab.root / "run_state" / "code"
+    record.mkdir(parents=True, exist_ok=True)
+    assert "cannot be shipped" in lab.try_("ship", os.fspath(record)).stderr
     assert "no such host is configured (known: h1, h2)" in lab.try_("ship", "--outlet", "h3", "data").stderr
     ssh["h2"].stop_sshd()
     done = lab.try_("ship", "data", "--json")

@@ -45,7 +45,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 def files_below(layout: Layout, paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     """These files, and those below these directories but for run_state/ and .git/, by their paths in the workspace.
 
-    CodeError for what is not in the workspace.
+    CodeError for what is not in the workspace, or in one of these two.
     """
     root = layout.root.resolve()
     found: dict[str, None] = {}
@@ -55,12 +55,15 @@ def files_below(layout: Layout, paths: Iterable[str | os.PathLike[str]]) -> list
         place = place if place.is_relative_to(root) else place.parent.resolve() / place.name
         if not place.is_relative_to(root):
             raise CodeError(f"{path}: only files below the workspace {layout.root} can be shipped")
+        if {root / "run_state", root / ".git"} & {place, *place.parents}:
+            raise CodeError(f"{path}: run_state/ and .git/ of a host are its own and cannot be shipped")
         if not place.is_dir() or place.is_symlink():
             found[os.path.relpath(place, root)] = None
             continue
         for folder, folders, names in os.walk(place):
             folders[:] = [one for one in folders if Path(folder, one) != root / "run_state" and one != ".git"]
-            found |= dict.fromkeys(os.path.relpath(os.path.join(folder, name), root) for name in sorted(names))
+            links = [one for one in folders if Path(folder, one).is_symlink()]
+            found |= dict.fromkeys(os.path.relpath(os.path.join(folder, name), root) for name in sorted(names + links))
     return list(found)
 
 

@@ -130,6 +130,9 @@ def test_files_come_home_while_the_cluster_does_not_answer(host: Connection, tmp
     assert before == after == Failed(error="no controller (exit status 3)")
     assert tail.content == b"said"
     assert not (tmp_path / "run").exists()
+    host.confirm = Confirm(words=["true"], wanted="beta")
+    assert isinstance(ask(host, run), Failed)
+    assert not host.has_moved
 
 
 def test_every_call_is_carried_out_where_the_first_one_was(host: Connection, tmp_path: Path) -> None:

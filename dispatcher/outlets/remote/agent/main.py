@@ -58,9 +58,9 @@ def perform(words: Data, stdin: BinaryIO) -> List[Any]:
 
 
 def confirmed(answer: List[Any]) -> List[Any]:
-    """The answer to `Confirm`: a program that fails has not told anything."""
+    """The answer to `Confirm`: a program that fails, or prints nothing, has not told anything."""
     word, told = answer
-    if word == "failed" or told["exit_code"] == 0:
+    if word == "failed" or (told["exit_code"] == 0 and told["out"].strip()):
         return answer
     status = "no answer in time" if told["exit_code"] is None else "exit status %d" % told["exit_code"]
     return ["failed", {"error": "%s (%s)" % (" ".join((told["err"] or told["out"]).split()), status), "errno": 0}]

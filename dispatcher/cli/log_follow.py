@@ -240,7 +240,7 @@ class Follower:
         if several and self._choice.rank is not None:
             if self._choice.rank >= len(several):
                 raise StateError(f"{job} runs on {len(several)} machines: there is no rank {self._choice.rank}")
-            several = several[self._choice.rank : self._choice.rank + 1]
+            several = {self._choice.rank: several[self._choice.rank]}
         if several:
             from dispatcher.cli.worker_logs import follow_several
 

@@ -60,14 +60,16 @@ def log_elsewhere(config: Config, paths: AttemptPaths, rank: int = 0) -> Elsewhe
     return Elsewhere(host.name, road, submission.directory, log_name(rank))
 
 
-def several_logs(where: Elsewhere) -> list[Elsewhere]:
-    """Where the logs are of an attempt that has one on each of several machines; none when there is one."""
+def several_logs(where: Elsewhere) -> dict[int, Elsewhere]:
+    """Where the logs are of an attempt that has one on each of several machines, by index; none when there is one."""
     try:
         roads = carry_out(where.road.reach(_REACH_S))
     except OutletError as error:
         note(f"{where.host}: {error}")
-        return []
-    return [Elsewhere(f"{where.host}, worker {index}", road, where.directory) for index, road in enumerate(roads)]
+        return {}
+    return {
+        index: Elsewhere(f"{where.host}, worker {index}", road, where.directory) for index, road in enumerate(roads)
+    }
 
 
 def _owner() -> str:

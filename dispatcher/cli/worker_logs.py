@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from dispatcher.cli.log_lines import LastLines, Lines, Output, Sink, Stopped
 from dispatcher.cli.remote_log import Elsewhere, copy_what_is_there, follow_elsewhere
 
 
 def follow_several(
-    logs: Sequence[Elsewhere],
+    logs: Mapping[int, Elsewhere],
     out: Sink,
     tail: int | None,
     has_ended: Callable[[], bool],
@@ -19,8 +19,8 @@ def follow_several(
 ) -> None:
     """Copy all logs from their beginning, or the last `tail` lines of each, until the attempt has ended on all.
 
-    Each is followed by a thread of its own, with a connection that is made again when it breaks off. With `pattern`,
-    only lines with a match.
+    `logs` are by the index of their machine. Each is followed by a thread of its own, with a connection that is made
+    again when it breaks off. With `pattern`, only lines with a match.
     """
     output, asking = Output(out), threading.Lock()
 
@@ -41,7 +41,7 @@ def follow_several(
         except (Stopped, BrokenPipeError):
             output.stopping.set()
 
-    threads = [threading.Thread(target=follow, args=each) for each in enumerate(logs)]
+    threads = [threading.Thread(target=follow, args=each) for each in logs.items()]
     try:
         for thread in threads:
             thread.start()

@@ -45,7 +45,7 @@ def test_all_logs_are_followed_over_broken_connections(pod: Pod) -> None:
         write(pod, worker, f"one of {worker}\n" * 3)
     screen, ended = Screen(), threading.Event()
     logs = several_logs(elsewhere(pod))
-    assert [log.host for log in logs] == ["pod, worker 0", "pod, worker 1"]
+    assert [log.host for log in logs.values()] == ["pod, worker 0", "pod, worker 1"]
     follower = threading.Thread(target=follow_several, args=(logs, screen, None, ended.is_set))
     follower.start()
     try:
@@ -75,3 +75,6 @@ def test_the_last_lines_of_each_worker(pod: Pod) -> None:
     screen = Screen()
     follow_several(several_logs(elsewhere(pod)), screen, 2, lambda: True)
     assert screen.of(0) == screen.of(1) == ["3", "4", "rest"]
+    screen = Screen()
+    follow_several({1: several_logs(elsewhere(pod))[1]}, screen, 1, lambda: True)
+    assert screen.text == b"[1] 4\n[1] rest\n"

@@ -404,6 +404,8 @@ def test_the_attempt_can_be_run_again_by_hand(trial):
     assert one.by_hand().returncode == 3
     assert one.output == f"job in {one.root}\n" * 2
     assert one.exit["exit_code"] == 3
+    one.paths.stop.write_text("\n")
+    assert one.by_hand().returncode == 3
 
 
 def test_by_hand_a_signal_reaches_the_job_too(trial):

@@ -37,10 +37,13 @@ _NODES_FILE: Final = "nodes.sh"
 _BATCH: Final = 200
 _DELETE_S: Final = 120.0
 # Prints what tells a cluster from all others: the UID of a namespace that each has. Not every user may read it: then
-# the address of its API server, which a kubeconfig inside a cluster does not have.
+# the address of its API server, which a kubeconfig inside a cluster does not have. kubectl's warnings differ from call
+# to call, and are no part of it.
 _WHERE: Final = r"""
-found=$("$@" get namespace kube-system -o 'jsonpath={.metadata.uid}' 2>&1) && [[ $found ]] && exec printf '%s' "$found"
-[[ $found == *'(Forbidden)'* ]] || { printf '%s' "$found" >&2; exit 1; }
+ask=("$@" get namespace kube-system -o 'jsonpath={.metadata.uid}')
+found=$("${ask[@]}" 2>/dev/null) && [[ $found ]] && exec printf '%s' "$found"
+why=$("${ask[@]}" 2>&1 >/dev/null)
+[[ $why == *'(Forbidden)'* ]] || { printf '%s' "$why" >&2; exit 1; }
 address=$("$@" config view --minify -o 'jsonpath={.clusters[0].cluster.server}' 2>/dev/null)
 printf '%s' "${address:-$KUBERNETES_SERVICE_HOST}"
 """

@@ -156,6 +156,7 @@ FORBIDDEN = "get) echo 'Error from server (Forbidden): no' >&2; exit 1 ;;"
     ("answers", "told", "status"),
     [
         ("get) printf uid-1 ;;", "uid-1", 0),
+        ("get) echo 'E1127 09:21:22 memcache.go: no list for metrics.k8s.io' >&2; printf uid-1 ;;", "uid-1", 0),
         # Not every user may read that namespace.
         (f"{FORBIDDEN} config) printf https://lab:6443 ;;", "https://lab:6443", 0),
         # In a cluster, with no kubeconfig.

@@ -107,7 +107,8 @@ class Timer:
         if self._renewed_s is None:
             return 0.0
         usual_s = min(_LONGEST_S, (self._host.dead_after_s or _LONGEST_S * _RENEWALS) / _RENEWALS)
-        period_s = usual_s if self.is_armed else min(_SOON_S, usual_s)
+        is_settled = self.is_armed or self._asked >= _ASKED
+        period_s = usual_s if is_settled else min(_SOON_S, usual_s)
         return max(0.0, self._renewed_s + period_s - time.monotonic())
 
     def questions(self) -> Sequence[Operation]:

@@ -299,8 +299,12 @@ class TpuProvisioning:
             may_create=self._may_create and self._has_looked and (self._vm is not None or self._knows_queue),
             is_given_up=time.monotonic() - self._unwanted_since_s >= self._times.given_up_s,
             is_short=bool(self._is_short),
-            is_idle=self._is_unused and not (self._is_used or self._is_wanted),
+            is_idle=self._is_unused and not self._is_needed(),
         )
+
+    def _is_needed(self) -> bool:
+        """Whether attempts run on it, or wait for it: not for one of another size, which they do not get."""
+        return self._is_used or (self._is_wanted and not self.unfit)
 
     def _is_ours(self) -> bool:
         return self._vm is not None and self._vm.is_of(self._workspace)
@@ -460,7 +464,7 @@ class TpuProvisioning:
             take_in(Ran(exit_code=127, err=str(error)))
 
     def _note_idleness(self) -> None:
-        if not is_up(self._vm) or self._is_used or self._is_wanted:
+        if not is_up(self._vm) or self._is_needed():
             self._idle_since_s, self._is_unused = None, False
         elif self._idle_since_s is None:
             self._idle_since_s = time.monotonic()

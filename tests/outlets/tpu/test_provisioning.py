@@ -285,6 +285,15 @@ def test_one_of_another_size_is_up_but_unfit(make: Callable[..., Machine], tpu: 
     assert not machine.made.problem
 
 
+def test_one_of_another_size_is_idle_although_jobs_wait(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    """They wait for one of their size, which takes its name when it is deleted."""
+    make(accelerator_type="v4-16").until_up()
+    machine = make(idle_delete_s=1.0)
+    machine.until(machine.asked, "asked whether it is used")
+    machine.made.take_in(UNUSED)
+    machine.until(lambda: "deleting vm: it is not used any more" in machine.said, "deleted")
+
+
 def test_what_others_have_created_is_used_and_never_deleted(make: Callable[..., Machine], tpu: TpuBed) -> None:
     tpu.create("vm", spot=True)
     machine = make(idle_delete_s=0.0)

@@ -122,7 +122,7 @@ def create_vm(config: Config, host: TpuHost, *, yes: bool) -> None:
     except KeyboardInterrupt:
         note(f"{host.name} may still be created and cost money: `dispatcher outlets delete {host.name}` deletes it")
         raise
-    remember_project(config.layout, vm.project)
+    remember_project(config.layout, host.project or vm.project)
     workers = counted(len(vm.workers), "worker")
     note(f"{host.name} is READY ({workers}) and costs money: `dispatcher outlets delete {host.name}` deletes it")
     if vm.is_of(_workspace(config)):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from dispatcher.base.times import duration_text
+from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Outcome
@@ -21,10 +22,16 @@ _ANSWER_S: Final = 60.0
 
 def finish(words: Sequence[str]) -> None:
     """Run a command of gcloud that asks for a deletion, without waiting for that; raises OutletError."""
-    program = Program([*words, "--async"], limit_s=_REQUEST_S)
-    program.close(_REQUEST_S)
-    finished = program.poll()
-    gcloud.check(Ran(exit_code=None) if finished is None else finished.ran())
+    gcloud.check(_run([*words, "--async"]))
+
+
+def is_of(host: TpuHost, workspace: str) -> bool:
+    """Whether there is a VM of this name now, and it was created for this workspace."""
+    try:
+        vm = gcloud.read_vm(_run(gcloud.describe(host)))
+    except OutletError:
+        return False
+    return vm is not None and vm.is_of(workspace)
 
 
 def is_unused(host: TpuHost) -> bool:
@@ -44,3 +51,10 @@ def hand_over(host: TpuHost, limit_s: float, log: Callable[[str], None]) -> bool
 
 def _ask(host: TpuHost, operations: Sequence[Operation]) -> Outcome:
     return ask_all({host.name: (WorkersRoad(host), operations)}, _ANSWER_S)[host.name]
+
+
+def _run(words: Sequence[str]) -> Ran:
+    program = Program(words, limit_s=_REQUEST_S)
+    program.close(_REQUEST_S)
+    finished = program.poll()
+    return Ran(exit_code=None) if finished is None else finished.ran()

@@ -278,6 +278,9 @@ class TpuProvisioning:
         return self._vm is not None and self._is_ours() and self._vm.state == "CREATING"
 
     def _delete_at_end(self, why: str) -> bool:
+        if self._vm is None and not leaving.is_of(self._host, self._workspace):
+            # Its creation was begun, and what has this name now may have been created for others meanwhile.
+            return False
         has_brought = self._vm is not None and self._vm.queued_resource
         words, _ = self._command(Action.DELETE_QUEUED if has_brought else Action.DELETE)
         try:
@@ -350,7 +353,7 @@ class TpuProvisioning:
             # It may have brought this one, and waits for nothing any more.
             self._queued, self._missed = None, 0
         if self._vm is not None and self._is_ours():
-            self._around.remember(self._vm.project)
+            self._around.remember(self._host.project or self._vm.project)
         if is_up(self._vm):
             self._trouble = self._is_short = ""
             self._failures = 0
@@ -367,7 +370,7 @@ class TpuProvisioning:
             return
         self._knows_queue, self._unseen = True, ""
         if found is not None:
-            self._around.remember(found.project)
+            self._around.remember(self._host.project or found.project)
         if found is not None and found.state == "ACTIVE":
             self._missed += 1
             # Its VM may have come since this one looked for it.

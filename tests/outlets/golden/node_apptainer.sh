@@ -553,7 +553,7 @@ that converts the image; if none does, remove $image.lock"
     done
     if [[ ! -s $image ]]; then
         find "$folder" -maxdepth 1 -name '.*.part' -mmin +1440 -exec rm -rf {} +
-        find "$folder" -maxdepth 1 -regex '.*/[0-9a-f]*\.\(sif\|sqsh\)\(\.lock\)?' -mtime +60 \
+        find "$folder" -maxdepth 1 -regextype posix-extended -regex '.*/[0-9a-f]{64}\.(sif|sqsh)(\.lock)?' -mtime +60 \
             ! -path "$image*" -exec rm -f {} +
         temporary=$folder/.${image##*/}.$node.$$.part
         echo "dispatcher: note: $node: converting "'docker://it'"'"'s/jax:1'" into $image" >&2

@@ -127,8 +127,8 @@ def look_for_exit(directory: str, present: Set[str], seen: Data) -> None:
     if opened is None:
         return
     with opened as file:
-        kept = file.read(LONGEST_FILE).splitlines(True)[1:]
-    if kept and kept[-1].endswith(b"\n"):
+        kept = [line for line in file.read(LONGEST_FILE).splitlines(True) if line[:1] == b"{" and line[-2:] == b"}\n"]
+    if kept:
         seen["files"][EXIT_FILE] = encoded(kept[-1])
     elif about is not None and seen["is_alive"]:
         room = os.statvfs(directory)

@@ -37,7 +37,8 @@ from dispatcher.provenance.record import HostFacts
 from dispatcher.run_state.liveness import is_held
 
 LEAVES = f"trap '{{}}; exit 0' TERM; {BEGUN}; while :; do sleep 0.05; done"
-STUBBORN = f"trap '' TERM; {BEGUN}; sleep 600 & wait; sleep 600"
+# Also what leads a session of its own is killed by force.
+STUBBORN = f"trap '' TERM; {BEGUN}; setsid sleep 600 & sleep 600 & wait; sleep 600"
 
 LOCAL, SLURM, PBS, PLAIN, TPU, VOLCANO = "local", "slurm", "pbs", "plain", "tpu", "volcano"
 QUEUES: list[Any] = [pytest.param(SLURM, marks=pytest.mark.slurm), PBS, pytest.param(VOLCANO, marks=pytest.mark.k8s)]

@@ -104,7 +104,7 @@ done
 exit $refusal
 """
 
-# Ids, `--`, names: SIGKILL first where it is asked for.
+# Ids, `--`, names: by force they are killed first.
 _CANCEL: Final = f"""
 force=$1
 shift
@@ -118,7 +118,12 @@ for name; do
 done
 set -- $ids
 [ $# != 0 ] || exit 0
-[ "$force" != force ] || qsig -s SIGKILL "$@" 2>/dev/null
+if [ "$force" = force ]; then
+    # The script kills what is in other sessions, before it is killed itself.
+    qsig -s SIGUSR2 "$@" 2>/dev/null
+    sleep 1
+    qsig -s SIGKILL "$@" 2>/dev/null
+fi
 complaint=$(qdel "$@" 2>&1) && exit
 # The status is that of the last job that it complains of, whatever it says of the others.
 worst=0

@@ -31,11 +31,23 @@ stop() {
     [[ -z $wrapper ]] || kill -TERM "$wrapper" 2>/dev/null
 }
 
+# Kills at once what has the attempt of `directory` in its environment, also in sessions of its own, of which a scheduler
+# may not know. What is being forked meanwhile is found by the next look.
+kill_attempt() {
+    local try file
+    for try in 1 2 3; do
+        for file in $(grep -lzxF -- "DISPATCHER_ATTEMPT_DIR=$directory" /proc/[0-9]*/environ); do
+            kill -KILL "${file//[!0-9]/}"
+        done
+    done
+} 2>/dev/null
+
 # The dispatcher wants all of it killed at once, which SLURM does only after KillWait. The wrapper leads a session.
 kill_all() {
     local file stat session
     was_told=1 interrupted=1
     [[ -n $wrapper ]] || return
+    kill_attempt
     for file in /proc/[0-9]*/stat; do
         # The name of a program may have blanks and brackets.
         read -r stat <"$file" && read -r _ _ _ session _ <<<"${stat##*) }" || continue

@@ -76,6 +76,11 @@ class Request(msgspec.Struct, frozen=True):
     pbs: PbsOptions | None = None
     projects: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def has_own_options(self) -> bool:
+        """Whether the entry or its method has options of its own for the scheduler."""
+        return self.slurm is not None or self.pbs is not None
+
 
 class Slot(msgspec.Struct, frozen=True, omit_defaults=True):
     """Room for one attempt: its GPUs in PCI order, none for a CPU slot, and what was counted for it.

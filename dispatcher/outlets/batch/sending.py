@@ -213,13 +213,16 @@ class Sender:
             self._brake.doubted(meant.why)
 
     def _refused(self, sending: Sending, refused: Refused) -> None:
-        self._brake.refused(refused.why, time.monotonic(), is_transient=refused.is_transient)
+        # What an entry or a method says itself to the scheduler is no fault of the outlet.
+        is_own = not refused.is_transient and sending.submission.request.has_own_options
+        if not is_own:
+            self._brake.refused(refused.why, time.monotonic(), is_transient=refused.is_transient)
         if refused.is_transient:
             sending.is_tried = False
             return
         self._unsent.pop(sending.submission.name, None)
-        self._end(sending.submission, refused.why)
+        self._end(sending.submission, refused.why, blames_host=not is_own)
 
-    def _end(self, submission: Submission, why: str) -> None:
+    def _end(self, submission: Submission, why: str, *, blames_host: bool = True) -> None:
         for bundle in submission.bundles:
-            self._ended(bundle.key, Ended(None, CANNOT_START, error=why, blames_host=True))
+            self._ended(bundle.key, Ended(None, CANNOT_START, error=why, blames_host=blames_host))

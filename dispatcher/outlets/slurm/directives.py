@@ -59,6 +59,8 @@ CONTROLLED: Final = {
 _OPPOSITES: Final = {"requeue": "no-requeue"}
 # What contradicts an option only where that one is generated.
 _EXCLUDES: Final = {"mem-per-cpu": "mem", "mem-per-gpu": "mem", "constraint": "constraint"}
+# Those of a key of the host, which an entry may set where the host does not.
+_IF_GENERATED: Final = frozenset(["account", "qos", "exclude", "wckey"])
 # Options of sbatch that begin like a controlled one, but are others.
 _OTHERS: Final = frozenset(["mem-per-cpu", "mem-per-gpu", "mem-bind", "time-min", "wait-all-nodes"])
 # What the site's modules may set of these counts for jobs for which nothing else is configured: sbatch would take it
@@ -157,11 +159,10 @@ def _contradicted(name: str, value: str, made: Mapping[str, str]) -> str:
     if name == "gres":
         # Other resources than GPUs are added to those that are generated.
         return "gres" if any(part.partition(":")[0].startswith("gpu") for part in value.split(",")) else ""
-    if name in CONTROLLED:
-        return name
     if name in _OTHERS or not name:
         return ""
-    return next((known for known in (*CONTROLLED, "gres") if known.startswith(name)), "")
+    known = name if name in CONTROLLED else next((one for one in (*CONTROLLED, "gres") if one.startswith(name)), "")
+    return "" if known in _IF_GENERATED and known not in made else known
 
 
 def read_arguments(words: Sequence[str]) -> Iterator[Option]:

@@ -42,7 +42,8 @@ _DELETE_S: Final = 120.0
 _WHERE: Final = r"""
 ask=("$@" get namespace kube-system -o 'jsonpath={.metadata.uid}')
 found=$("${ask[@]}" 2>/dev/null) && [[ $found ]] && exec printf '%s' "$found"
-why=$("${ask[@]}" 2>&1 >/dev/null)
+# Without what klog writes: it has a time and a pid, and says the same more than once.
+why=$("${ask[@]}" 2>&1 >/dev/null | grep -v '^[EFIW][0-9]\{4\} ')
 [[ $why == *'(Forbidden)'* ]] || { printf '%s' "$why" >&2; exit 1; }
 address=$("$@" config view --minify -o 'jsonpath={.clusters[0].cluster.server}' 2>/dev/null)
 printf '%s' "${address:-$KUBERNETES_SERVICE_HOST}"

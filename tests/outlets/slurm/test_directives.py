@@ -101,8 +101,6 @@ def test_arrays() -> None:
         (("-o/dev/null",), "--output=/data/0.log", ""),
         (("-D/tmp",), "--chdir=/data", ""),
         (("--export=NONE",), "--export=ALL", "`env` of the host"),
-        (("-A lab",), "--account", "`account`"),
-        (("-x n1",), "--exclude", "`exclude`"),
         (("-Mother",), "--clusters", "`clusters` of the host"),
         (("-W",), "--wait", ""),
         (("--wrap=x",), "--wrap", ""),
@@ -129,6 +127,21 @@ def test_all_contradictions_are_named_at_once() -> None:
         "  sbatch_args: --partition=low is not taken, as the dispatcher sets --partition itself: use `partitions` and "
         "`cpu_partitions`",
     ]
+
+
+@pytest.mark.parametrize(
+    ("word", "host", "key"),
+    [
+        ("-A lab", {"account": "other"}, "account"),
+        ("-x n1", {"exclude": ("n2",)}, "exclude"),
+        ("--qos=a", {"qos": "b"}, "qos"),
+    ],
+)
+def test_what_the_host_may_set_contradicts_where_it_does(word: str, host: dict[str, Any], key: str) -> None:
+    """So one entry can have another account than the others, where the host has none."""
+    assert lines(sbatch_args=(word,))[-1].startswith(f"--{key}=")
+    with pytest.raises(ConfigError, match=f"contradicts --{key}=.*, which is generated: use `{key}`"):
+        lines(sbatch_args=(word,), **host)
 
 
 def test_what_contradicts_only_where_it_is_generated() -> None:

@@ -203,6 +203,19 @@ def test_arguments_that_contradict_some_jobs_leave_these_queued(start_lab: Calla
     assert why in pod.said and why in lab.run("status", "--json")
 
 
+def test_an_entry_that_names_no_partition_of_the_cluster_holds_up_nobody(start_lab: Callable[..., Lab]) -> None:
+    """It has failed by what it says itself; the outlet goes on, although that came several times in a row."""
+    lab = start_lab()
+    wrong = [shell(f"wrong{n}", "true", gpus=0, priority=1, slurm={"partition": f"gone{n}"}) for n in range(4)]
+    lab.write_manifest([*wrong, shell("right", "true", gpus=0)])
+    pod = lab.start("hpc", "--outlet", "hpc:1", "--until-empty", poll="0.5")
+    pod.end()
+    assert lab.states() == {**{f"wrong{n}": "failed" for n in range(4)}, "right": "done"}
+    record = lab.record("wrong0")
+    assert record.reason == "cannot start" and "invalid partition specified: gone0" in (record.error or "")
+    assert "tried again in" not in pod.said
+
+
 @pytest.mark.slow
 def test_the_limits_of_a_user_are_kept_to(start_lab: Callable[..., Lab]) -> None:
     """Two jobs at a time, and arrays of two: nothing is refused."""

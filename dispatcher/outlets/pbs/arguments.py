@@ -41,10 +41,11 @@ _OF_SELECT: Final = ("nodes", "ncpus", "ngpus", "mem", "vmem", "nodect", "mpipro
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """What `pbsbatch_args` add: options with their values, and resources of each chunk by name."""
+    """What `pbsbatch_args` add: options with their values, resources of each chunk by name, and what is wrong with these."""
 
     options: tuple[tuple[str, str], ...] = ()
     of_chunks: Mapping[str, str] = {}
+    fault: str = ""
 
 
 def arguments(
@@ -84,7 +85,7 @@ def read(host: PbsHost) -> Added:
     try:
         return Added(options=tuple(options), of_chunks=_of_chunks(selects))
     except ValueError as error:
-        raise ConfigError(f"{_place(host)}: {error}") from None
+        return Added(options=tuple(options), fault=str(error))
 
 
 def _is_select(option: str, value: str) -> bool:
@@ -125,9 +126,12 @@ def contradictions(host: PbsHost, options: Sequence[str], added: Added) -> list[
     if host.queues:
         set_here["-q"] = " or ".join(queue.name for queue in host.queues)
     return [
-        f"{word} contradicts what the dispatcher sets ({reason}): remove it"
-        for option, value in added.options
-        for word, reason in _contradictions(option, value, set_here, options)
+        *([added.fault] if added.fault else []),
+        *(
+            f"{word} contradicts what the dispatcher sets ({reason}): remove it"
+            for option, value in added.options
+            for word, reason in _contradictions(option, value, set_here, options)
+        ),
     ]
 
 

@@ -111,8 +111,11 @@ def test_other_resources_beside_those_of_chunks() -> None:
 
 
 def test_chunks_that_differ() -> None:
-    with pytest.raises(ConfigError, match=r"select=1:a=x\+1:a=y: chunks differ in a \(x and y\)"):
-        made("-l", "select=1:a=x+1:a=y")
+    """What else is wrong is told with it."""
+    with pytest.raises(
+        ConfigError, match=r"(?s)select=1:a=x\+1:a=y: chunks differ in a \(x and y\).*-N mine contradicts"
+    ):
+        made("-l", "select=1:a=x+1:a=y", "-N", "mine")
 
 
 @pytest.mark.parametrize(

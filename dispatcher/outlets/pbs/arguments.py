@@ -41,7 +41,7 @@ _OF_SELECT: Final = ("nodes", "ncpus", "ngpus", "mem", "vmem", "nodect", "mpipro
 
 
 class Added(msgspec.Struct, frozen=True, kw_only=True):
-    """What `pbsbatch_args` add: options with their values, resources of each chunk by name, and what is wrong with these."""
+    """What `pbsbatch_args` add: options with their values, resources of each chunk by name, and what is wrong there."""
 
     options: tuple[tuple[str, str], ...] = ()
     of_chunks: Mapping[str, str] = {}

@@ -28,6 +28,24 @@ stop() {
 trap 'stop TERM' TERM
 trap 'stop INT' INT
 
+# Kills at once what has the attempt of `directory` in its environment, also in sessions of its own, of which a scheduler
+# may not know. What is being forked meanwhile is found by the next look.
+kill_attempt() {
+    local try file
+    for try in 1 2 3; do
+        for file in $(grep -lzxF -- "DISPATCHER_ATTEMPT_DIR=$directory" /proc/[0-9]*/environ); do
+            kill -KILL "${file//[!0-9]/}"
+        done
+    done
+} 2>/dev/null
+
+# PBS itself kills what is in the session of this script.
+kill_all() {
+    told=KILL interrupted=1
+    [[ -z $wrapper ]] || kill_attempt
+}
+trap kill_all USR2
+
 # Not SECONDS, which follows the time of day, and that may jump.
 uptime_s() {
     read -r now_s _ </proc/uptime

@@ -88,7 +88,13 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
             if outlet is not None:
                 made[name] = outlet
         for name, limit in context.submissions.items():
-            made[name] = make_host(context, name, limit)
+            try:
+                made[name] = make_host(context, name, limit)
+            except UsageError as error:
+                # Of those that nobody has named, the others do the work.
+                if not context.by_hardware:
+                    raise
+                context.log(f"warning: {name} is left out: {error}")
     except BaseException:
         for each in made.values():
             each.close()

@@ -96,7 +96,9 @@ class Worker(Computer):
         file = self.directory / "startup-script"
         file.write_text(script)
         file.chmod(0o700)
-        self._namespace.start(str(file), log=self.directory / "startup.log")
+        # What has begun is looked for, and the script itself may have ended by then.
+        words = [shlex.quote(str(each)) for each in (file, self.directory / "startup.log")]
+        self.run("sh", "-c", f"setsid {words[0]} >{words[1]} 2>&1 </dev/null &")
 
     def accept(self, keys: dict[str, list[str]]) -> None:
         """Public keys by user name, as the guest agent of a VM writes them from its metadata."""

@@ -337,7 +337,8 @@ def test_one_that_is_told_to_stop_while_it_joins_exits_at_once(tmp_path: Path) -
         process.terminate()
         told = process.stderr.read()
     assert process.returncode == 75
-    assert "the processes have not joined yet: exiting at once" in told
+    # Where it hears of it before JAX begins to wait, it is interrupted as anywhere.
+    assert "preempted: " in told
 
 
 @pytest.mark.parametrize(

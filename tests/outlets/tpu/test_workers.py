@@ -61,7 +61,7 @@ def test_an_attempt_runs_on_all_workers(pod: Pod) -> None:
     assert {each["SECRET"] for each in told} == {"x y"}
     found = pod.check("a")
     assert (found.is_alive, found.was_launched, found.was_taken) == (True, True, True)
-    assert pod.look("a").log.decode() == f"{pod.workers[0].name} has begun\n"
+    assert pod.look("a").grown["output.log"].content.decode() == f"{pod.workers[0].name} has begun\n"
     pod.end(pod.workers[0], "a", 0)
     wait_until(lambda: pod.file(pod.workers[0], "a", "exit.json"), "worker 0 has ended")
     seen = pod.look("a")
@@ -209,5 +209,5 @@ def record_gcloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def unpacked(request: bytes) -> bytes:
     """The document in a request of the agent."""
-    length, _, rest = request.partition(b"\n")
+    length, _, rest = request.partition(b"\n")[2].partition(b"\n")
     return zlib.decompress(rest[int(length) + 1 :].partition(b"\n")[2])

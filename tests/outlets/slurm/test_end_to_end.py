@@ -184,7 +184,9 @@ def test_arguments_that_contradict_stop_the_dispatcher(start_lab: Callable[..., 
     lab.write_manifest([shell("a", "true", gpus=0)])
     pod = lab.start("hpc", "--outlet", "hpc")
     assert pod.end() != 0
-    assert "sbatch_args: --gpus=2 is not taken, as the dispatcher sets --gpus itself: use `gpus` of the entry" in pod.said
+    assert (
+        "sbatch_args: --gpus=2 is not taken, as the dispatcher sets --gpus itself: use `gpus` of the entry" in pod.said
+    )
 
 
 def test_arguments_that_contradict_some_jobs_leave_these_queued(start_lab: Callable[..., Lab]) -> None:

@@ -83,8 +83,7 @@ class Landing:
         if not self.has_landed:
             return ""
         variables = {**self.cluster.env, **self._host.env}
-        configured = None if self.is_shared else self.cluster.checkpoints
-        store = variables.get(PLACES["checkpoints"]) or configured or ""
+        store = variables.get(PLACES["checkpoints"]) or self.cluster.checkpoints or ""
         if is_url(store):
             return store
         return WORKSPACE if self.is_shared else f"cluster {self._host.cluster} {self._host.volume}".rstrip()

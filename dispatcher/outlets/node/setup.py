@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from dispatcher.base.variables import PLACES
 from dispatcher.checkpoints.storage import is_url
 from dispatcher.hosts.types import Cluster, Container, Host, PbsHost, PlainHost, SlurmHost
 
@@ -67,7 +68,7 @@ def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> Node
     return NodeSetup(
         work_id=work_id,
         modules=host.modules,
-        env={**cluster.env, **_environment(host)},
+        env={**_store(cluster), **cluster.env, **_environment(host)},
         juicefs=_juicefs(cluster),
         uv_dir=cluster.uv_dir or "",
         uv_installer=cluster.uv_installer or "",
@@ -78,6 +79,12 @@ def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> Node
         container=host.container,
         gpus=_gpus(host),
     )
+
+
+def _store(cluster: Cluster) -> dict[str, str]:
+    """The variable of an object store for checkpoints, which job classes obey on every host of the cluster."""
+    url = cluster.checkpoints
+    return {PLACES["checkpoints"]: url} if url is not None and is_url(url) else {}
 
 
 def _environment(host: Host) -> dict[str, str]:

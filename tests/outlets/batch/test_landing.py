@@ -68,3 +68,14 @@ def test_a_workspace_on_the_volume_is_used_as_it_is(tmp_path: Path) -> None:
     landing = landed(tmp_path, Cluster(name="c"), sees_workspace=True)
     assert landing.layout().root == tmp_path
     assert landing.place == WORKSPACE
+
+
+@pytest.mark.parametrize("sees_workspace", [False, True])
+def test_an_object_store_for_checkpoints_is_used_wherever_the_workspace_is(
+    tmp_path: Path, sees_workspace: bool
+) -> None:
+    landing = landed(tmp_path, Cluster(name="c", checkpoints="s3://lab/ck"), sees_workspace=sees_workspace)
+    assert landing.place == "s3://lab/ck"
+    assert landing.node().env == {"DISPATCHER_CHECKPOINTS_OVERRIDE": "s3://lab/ck"}
+    own = Cluster(name="c", checkpoints="s3://lab/ck", env={"DISPATCHER_CHECKPOINTS_OVERRIDE": "gs://mine"})
+    assert landed(tmp_path, own, sees_workspace=sees_workspace).node().env == own.env

@@ -24,6 +24,8 @@ from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.remote.programs import Finished, Program
 
 _CONTROL_LIMIT_S: Final = 10.0
+# Ours is given as an argument.
+_TAKEN_BY_PYTHON: Final = re.compile(r'file "?<stdin>', re.IGNORECASE)
 _PYTHON_SAYS: Final = re.compile(r"^Traceback \(most recent call last\)|SyntaxError", re.M)
 
 
@@ -160,7 +162,7 @@ def _explain_login(target: str, finished: Finished) -> str:
     """What a start file of the login has done, so that the agent was not started, or not as it should; else empty."""
     files = "a start file of the login (~/.bashrc, ~/.profile, ~/.ssh/rc ...)"
     only = "let it do that only in logins with a terminal, below a line `[[ $- == *i* ]] || return`"
-    if finished.exit_code == TAKEN_OVER:
+    if finished.exit_code == TAKEN_OVER or _TAKEN_BY_PYTHON.search(finished.errors):
         return f"{target}: {files} replaces the shell by another one (`exec`): {only}"
     if finished.exit_code == CUT_SHORT:
         return f"{target}: {files} reads from standard input, and so takes what is meant for the agent: {only}"
@@ -169,8 +171,8 @@ def _explain_login(target: str, finished: Finished) -> str:
         return ""
     says = ssh.shown(finished.errors)
     return (
-        f"{target}: the login ended with status {finished.exit_code} before python3 was started: {files} exits, or "
-        f"ends the shell by `set -e`: {only}" + (f". It says: {says}" if says else "")
+        f"{target}: the login ended with status {finished.exit_code} and no answer: {files} exits, ends the shell by "
+        f"`set -e`, or sends its output elsewhere: {only}" + (f". It says: {says}" if says else "")
     )
 
 

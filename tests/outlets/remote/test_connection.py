@@ -90,8 +90,9 @@ def test_what_a_login_prints_is_skipped(ssh: SshBed, connect: Callable[..., Conn
         ("cat >/dev/null", "reads from standard input"),
         ("exec sh", "replaces the shell by another one"),
         ("exec bash --norc -s", "replaces the shell by another one"),
-        ("exit 0", "the login ended with status 0 before python3 was started"),
-        ("set -e; echo It is closed >&2; false", "before python3 was started: a start file of the login (~/.bashrc"),
+        ("exit 0", "the login ended with status 0 and no answer: a start file"),
+        ("exec python3", "replaces the shell by another one"),
+        ("set -e; echo It is closed >&2; false", "and no answer: a start file of the login (~/.bashrc"),
     ],
 )
 def test_a_start_file_that_takes_the_login_over_is_named(

@@ -116,7 +116,7 @@ SUPERSEDED_FILE: Final = "superseded"
 # The host and the pid of the wrapper that runs the attempt: any other wrapper of it is a twin and runs nothing.
 TAKEN_FILE: Final = "taken"
 STOP_FILE: Final = "stop"
-# The signal by which somebody else, such as a scheduler that preempts, has told the wrapper to stop.
+# The signal with which a scheduler (or a person) has stopped the wrapper; a dispatcher writes `stop` instead.
 TOLD_FILE: Final = "told"
 # What runs around the command on each node of a host with a set-up; the shipped code that it extracts; a password that
 # it needs, which only the owner may read.

@@ -91,7 +91,7 @@ def make_outlets(context: PodContext) -> dict[str, Outlet]:
             try:
                 made[name] = make_host(context, name, limit)
             except UsageError as error:
-                # Of those that nobody has named, the others do the work.
+                # With `auto` the other hosts do the work.
                 if not context.by_hardware:
                     raise
                 context.log(f"warning: {name} is left out: {error}")

@@ -76,7 +76,7 @@ def read_gpus(paths: AttemptPaths) -> tuple[int, ...]:
 def read_exit(directory: Path) -> Ended | Unknown:
     """How an attempt ended by its own account; call it only when nothing of the attempt is left.
 
-    Without an exit status there may be the signal by which somebody else had told it to stop, before it was killed.
+    Without an exit status there may be the signal with which a scheduler stopped it, before it was killed.
 
     Most scripts that are told to stop save and leave with 0. So after that 0 says only that the job has left in good
     order; that it is complete, it proves by the result that it has reported, or by EXIT_COMPLETE. Then nothing else is

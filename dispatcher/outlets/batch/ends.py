@@ -65,8 +65,7 @@ def _explained(own: Ended, told: JobState | None) -> Ended:
     if not needs_detail(own):
         return own
     if told is None or told.phase is not Phase.ENDED:
-        # It was told to make room by whoever it was that no longer knows; a training that saves and leaves with 0 is
-        # not done.
+        # A scheduler that forgets its jobs has preempted it. A training that saves and leaves with 0 is not done.
         return msgspec.structs.replace(own, exit_reason=PREEMPTED, by_scheduler=True)
     if told.may_still_run and not told.reason:
         error = f"stopped by {own.told_by_signal} on a node that was lost: {told.why}"

@@ -361,7 +361,7 @@ def _now_s() -> float:
 def _forgotten(own: Ended) -> Ended:
     """The end of one without an exit status, of which the scheduler knows nothing any more."""
     if own.told_by_signal:
-        # Where a person had asked for it, the job takes the state that was asked for, whatever is said here.
+        # If a person has requested a state, the job takes that state.
         return msgspec.structs.replace(own, exit_reason=PREEMPTED, by_scheduler=True)
     return Ended(None, error="the scheduler does not know it any more")
 

@@ -215,7 +215,7 @@ def location(host: TpuHost) -> list[str]:
 def own_project(host: TpuHost) -> str:
     """The project that gcloud takes now for a host that names none; UsageError where it has none.
 
-    Another call may take another one: whoever has begun something has to name it from then on.
+    gcloud may take another project for the next call, so all later calls name this one.
     """
     cure = f"set `project` of hosts.{host.name}, or `gcloud config set project NAME`"
     try:

@@ -230,7 +230,7 @@ class TpuProvisioning:
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def close(self, *, is_used: bool) -> None:
-        """What is under way at Google goes on; what nobody wants any more is taken back or deleted."""
+        """Leave what Google is doing; withdraw or delete what no job needs any more."""
         if self._program is not None:
             self._program.close()
             self._program = None
@@ -257,7 +257,7 @@ class TpuProvisioning:
             self._log(f"{self._host.name} is {stands}: {telling.deletion(self._host)}")
 
     def _leave_vm(self, *, is_used: bool) -> bool:
-        """Delete the VM that nobody uses, or let it delete itself after `idle_delete`; False when it just stays."""
+        """Delete an unused VM, or let it delete itself after `idle_delete`; False if it stays."""
         limit_s = self._host.idle_delete_s
         if is_used or limit_s is None or self._around.has_others():
             return False

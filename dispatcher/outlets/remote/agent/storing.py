@@ -169,7 +169,7 @@ def remove(words: Data, _stdin: BinaryIO) -> Data:
 def own_place(path: str) -> str:
     """The directory, with the user's number; Refusal where another user's link leads to what is of no attempt.
 
-    Users share what is above it, as they share /tmp: whoever was there first could have it lead anywhere.
+    Users share the directory above, as they share /tmp: another user may have made it first, as a link.
     """
     path = path.replace("$UID", str(os.getuid()))
     for place in (path, os.path.dirname(path)):

@@ -216,6 +216,8 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 }
 
 
+# A TPU VM without any of these is on demand.
+_WAYS_TO_PAY: Final = ("spot", "preemptible", "reserved")
 # Keys whose field has another name.
 _FIELDS: Final[Mapping[str, str]] = {"idle_delete": "idle_delete_s", "dead_after": "dead_after_s"}
 # Keys that say what a host is anyway.
@@ -335,6 +337,9 @@ def _read_host(name: str, document: Mapping[Any, Any], faults: list[str], unused
         keys["cpu_partitions"] = keys.pop("partitions_cpu")
     found = _read_keys(keys, {**_HOST_KEYS, **kind.readers}, kind.required, place, faults)
     if found is None:
+        return None
+    if len(ways := [key for key in _WAYS_TO_PAY if found.get(key)]) > 1:
+        faults.append(f"{place}: {' and '.join(f'`{key}`' for key in ways)} exclude each other: a VM is one of them")
         return None
     named = {_FIELDS.get(key, key): value for key, value in found.items() if key not in _CHECKED_ONLY}
     host: AnyHost = kind.make(**{"name": name, "cluster": name, **named})

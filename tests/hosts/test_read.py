@@ -537,3 +537,8 @@ def test_what_installs_a_program(tmp_path: Path, key: str) -> None:
     for text in ("install.sh", "ftp://example.org/x", "https://example.org/x#sha256=12", "/opt/x#y", "/a b"):
         (fault,) = faults(tmp_path, json.dumps({"clusters": {"a": {key: text}}}))
         assert fault.startswith(f"clusters.a.{key}")
+
+
+def test_a_tpu_vm_is_paid_for_in_one_way(tmp_path: Path) -> None:
+    text = "hosts: {v: {type: tpu, zone: z, accelerator_type: v4-8, spot: true, reserved: true, preemptible: false}}\n"
+    assert faults(tmp_path, text) == ["hosts.v: `spot` and `reserved` exclude each other: a VM is one of them"]

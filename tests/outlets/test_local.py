@@ -182,7 +182,8 @@ def test_cancel_by_force_ends_the_whole_tree(trial):
     one = trial("trap '' TERM; setsid sleep 600 & echo ready; sleep 600").start().says("ready")
     wait_until(lambda: one.running("sleep") == 2, "both sleep")
     one.outlet.cancel([KEY], force=True)
-    assert one.end().exit_code is None
+    # The wrapper may see its job die before it dies itself.
+    assert one.end().exit_code in (None, 137)
 
 
 def test_a_wrapper_that_cannot_be_started(trial, monkeypatch):

@@ -15,13 +15,11 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.cleaning.blobs import YOUNG_S
 from dispatcher.config import Config
-from dispatcher.errors import DispatcherError
-from dispatcher.hosts.types import AnyHost, Host, TpuHost, VolcanoHost
+from dispatcher.hosts.types import Host, TpuHost, VolcanoHost
 from dispatcher.outlets.batch.identity import read_submission, workspace_id
 from dispatcher.outlets.batch.landing import base_of
-from dispatcher.outlets.kinds import make_road
-from dispatcher.outlets.remote.asking import ask_all
-from dispatcher.outlets.remote.connection import Outcome, Unreached
+from dispatcher.outlets.kinds import ask_hosts
+from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Remove, Removed, TreeList, Trees
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.workspace import Layout
@@ -125,14 +123,7 @@ def _ask(
     config: Config, questions: Mapping[str, Sequence[Operation]], timeout_s: float, problems: list[str]
 ) -> dict[str, Sequence[Any]]:
     """The answers of the hosts that answer; why the others do not is added to `problems`."""
-    asked = {}
-    for name, operations in questions.items():
-        host: AnyHost = config.hosts.hosts[name]
-        try:
-            asked[name] = make_road(host, config, "clean"), operations
-        except DispatcherError as error:
-            problems.append(f"{name}: {error}")
-    outcomes: dict[str, Outcome] = ask_all(asked, timeout_s)
+    outcomes = ask_hosts(config, questions, "clean", timeout_s)
     problems += [f"{name}: {one.why}" for name, one in outcomes.items() if isinstance(one, Unreached)]
     return {name: one for name, one in outcomes.items() if not isinstance(one, Unreached)}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from dispatcher.errors import UsageError, nearest
+from dispatcher.errors import DispatcherError, UsageError, nearest
 from dispatcher.outlets.base import Outlet, OutletOffer, Request
 from dispatcher.outlets.batch import offer as batch_offer
 from dispatcher.outlets.context import PodContext
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import AnyHost, Location
     from dispatcher.outlets.batch.scheduler import Scheduler
+    from dispatcher.outlets.remote.connection import Outcome
+    from dispatcher.outlets.remote.operations import Operation
     from dispatcher.outlets.remote.road import Road
 
 # The outlet of an attempt whose record names none.
@@ -172,6 +174,23 @@ def make_scheduler(host: AnyHost, config: Config) -> Scheduler:
     """What gives attempts to this host; ConfigError for keys of it that cannot be used together."""
     made: Scheduler = _package(host).make_scheduler(host, config)
     return made
+
+
+def ask_hosts(
+    config: Config, questions: Mapping[str, Sequence[Operation]], owner: str, timeout_s: float
+) -> dict[str, Outcome]:
+    """What configured hosts answer, all asked at the same time; Unreached also for one without a road from here."""
+    from dispatcher.outlets.remote.asking import ask_all
+    from dispatcher.outlets.remote.connection import Unreached
+
+    found: dict[str, Outcome] = {}
+    asked = {}
+    for name, operations in questions.items():
+        try:
+            asked[name] = make_road(config.hosts.hosts[name], config, owner), operations
+        except DispatcherError as error:
+            found[name] = Unreached(str(error))
+    return {**found, **ask_all(asked, timeout_s)}
 
 
 def make_road(host: AnyHost, config: Config, owner: str) -> Road:

@@ -12,14 +12,13 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.config import Config
-from dispatcher.errors import CodeError, DispatcherError, OutletError
+from dispatcher.errors import CodeError
 from dispatcher.hosts.types import AnyHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.batch.landing import base_of
 from dispatcher.outlets.code.ship import ship_files
 from dispatcher.outlets.code.snapshot import Snapshot
-from dispatcher.outlets.kinds import make_road
-from dispatcher.outlets.remote.asking import ask_all
+from dispatcher.outlets.kinds import ask_hosts
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, RunThere, Store
 from dispatcher.workspace import Layout
@@ -116,13 +115,5 @@ def _ask(
     config: Config, questions: Mapping[str, Sequence[Operation]], timeout_s: float
 ) -> dict[str, Sequence[Any] | str]:
     """What each host answers; text: why it does not."""
-    found: dict[str, Sequence[Any] | str] = {}
-    asked = {}
-    for name, operations in questions.items():
-        try:
-            asked[name] = make_road(config.hosts.hosts[name], config, "ship"), operations
-        except (OutletError, DispatcherError) as error:
-            found[name] = str(error)
-    for name, outcome in ask_all(asked, timeout_s).items():
-        found[name] = outcome.why if isinstance(outcome, Unreached) else outcome
-    return found
+    outcomes = ask_hosts(config, questions, "ship", timeout_s)
+    return {name: one.why if isinstance(one, Unreached) else one for name, one in outcomes.items()}

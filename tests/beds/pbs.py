@@ -172,6 +172,12 @@ class PbsBed:
             )
         self._state.schedule()
 
+    def repair_node(self, name: str) -> None:
+        """It answers again, and nothing runs on it."""
+        with self._state.change() as data:
+            data["nodes"][name]["up"] = True
+        self._state.schedule()
+
     def move(self, job_id: str) -> None:
         """To another server, which runs it: this one does not hear of it any more."""
         pbs_mom.send({self._mom(job_id)}, signal.SIGKILL)

@@ -1,83 +1,114 @@
-"""What happens to a workspace on its worst day, in random order."""
+"""What every storm has: dispatchers that die, stand still and come back, and people who ask for changes."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import json
-import os
 import random
 import signal
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
+import pytest
 from fleet import Dispatcher, Fleet
 
 from dispatcher.api import Workspace
 
-PODS = 4
+Action = Callable[[], bool]
+DEFAULT_S = 15.0
+
+
+def weather(options: pytest.Config) -> tuple[float, int]:
+    """How long a storm goes on, in seconds, and its seed."""
+    seconds = options.getoption("--chaos-seconds") or DEFAULT_S
+    seed = options.getoption("--chaos-seed")
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    print(f"chaos seed {seed}, {seconds:g} s (--chaos-seed {seed} makes the same choices)")
+    return seconds, seed
 
 
 class Storm:
-    """Kills, edits and restarts, as `seed` has it."""
+    """Random blows, as `seed` has it. A subclass says which `actions` there are, each with its weight."""
 
-    def __init__(self, fleet: Fleet, seed: int, window: Path) -> None:
+    # So many dispatchers at a time.
+    pods_at_once = 3
+    poll = "1"
+    # At most so long between two blows.
+    lull_s = 0.5
+
+    def __init__(self, fleet: Fleet, seed: int) -> None:
         self.fleet = fleet
+        self.seed = seed
         self.random = random.Random(seed)
         self.done: Counter[str] = Counter()
-        # What was asked of each job: nothing else may have happened to it by an edit.
-        self.asked: defaultdict[str, set[str]] = defaultdict(set)
         self.pods: list[Dispatcher] = []
-        self._window = window
         self._born = 0
         self._revive_s: list[tuple[float, str]] = []
-        self._actions = {
-            self.kill_dispatcher: 3,
-            self.stop_dispatcher: 2,
-            self.freeze_dispatcher: 2,
-            self.kill_wrapper: 5,
-            self.kill_job: 8,
-            self.run_the_labs_snippet: 6,
-            self.save_in_place: 6,
-            self.save_by_rename: 6,
-            self.save_half: 3,
-            self.save_an_old_copy: 3,
-            self.requeue_by_command: 3,
-            self.hold_by_command: 2,
-        }
-        self._old_copy = b""
+
+    def actions(self) -> Mapping[Action, int]:
+        """Each says whether there was anything that it could do."""
+        raise NotImplementedError
+
+    def slots(self) -> Sequence[str]:
+        """The words of the command line that give a dispatcher its slots."""
+        raise NotImplementedError
+
+    def heal(self) -> None:
+        """Undo what would keep jobs from running."""
+
+    def begin(self) -> None:
+        for _ in range(self.pods_at_once):
+            self.start_pod()
 
     def blow(self, seconds: float) -> None:
         """Go on for so long."""
+        actions = self.actions()
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             self.keep_pods_alive()
-            action = self.random.choices(list(self._actions), list(self._actions.values()))[0]
+            action = self.random.choices(list(actions), list(actions.values()))[0]
             if action():
                 self.done[action.__name__] += 1
-            time.sleep(self.random.uniform(0.0, 0.3))
+            time.sleep(self.random.uniform(0.0, self.lull_s))
+
+    def finish(self, within_s: float = 300) -> None:
+        """Let the day end well: what people have put aside is put back, until all is done."""
+        end_s = time.monotonic() + within_s
+        while True:
+            self.settle()
+            self.heal()
+            left = {job: record for job, record in self.fleet.records().items() if record.state != "done"}
+            if not left:
+                break
+            assert time.monotonic() < end_s, f"not done: {left}"
+            if aside := [job for job, record in left.items() if record.state in ("failed", "held", "abandoned")]:
+                self.requeue(*aside)
+            for scope in self.workspace().snapshot().pauses:
+                self.workspace().unpause(scope)
+            time.sleep(0.2)
+        for pod in self.pods:
+            pod.send(signal.SIGTERM)
+        for pod in self.pods:
+            # One that has only just been started is not listening yet.
+            assert pod.end() in (0, 1, -signal.SIGTERM), pod.said
+        print(f"{dict(self.done)}, {len(self.fleet.history())} lines in the journal")
 
     # Dispatchers.
 
-    def start_pod(self, name: str | None = None) -> None:
-        if name is None:
+    def start_pod(self, name: str = "") -> None:
+        if not name:
             name = f"pod-{self._born}"
             self._born += 1
-        words = ["--slots", str(self.random.choice([1, 2, 3]))]
-        self.pods.append(self.fleet.start(name, *words, poll="0.5"))
+        self.pods.append(self.fleet.start(name, *self.slots(), poll=self.poll))
 
     def keep_pods_alive(self) -> None:
         """As many as there should be: some come back under their name, others are left to the rest."""
         for pod in [pod for pod in self.pods if not pod.is_running()]:
             self.pods.remove(pod)
             name = pod.pod if self.random.random() < 0.6 else ""
-            self._revive_s.append((time.monotonic() + self.random.uniform(0.0, 2.0), name))
+            self._revive_s.append((time.monotonic() + self.random.uniform(0.0, 3.0), name))
         for due in [due for due in self._revive_s if due[0] <= time.monotonic()]:
             self._revive_s.remove(due)
-            self.start_pod(due[1] or None)
+            self.start_pod(due[1])
 
     def settle(self) -> None:
         """All dispatchers that should be there are."""
@@ -85,7 +116,10 @@ class Storm:
         self.keep_pods_alive()
 
     def kill_dispatcher(self) -> bool:
-        return self._signal_pod(signal.SIGKILL)
+        pod = self._any_pod()
+        if pod is not None:
+            pod.send(signal.SIGKILL)
+        return pod is not None
 
     def stop_dispatcher(self) -> bool:
         """Drain one, and mostly become impatient with it."""
@@ -108,154 +142,25 @@ class Storm:
         pod.send(signal.SIGCONT)
         return True
 
-    def _signal_pod(self, number: int) -> bool:
-        pod = self._any_pod()
-        if pod is not None:
-            pod.send(number)
-        return pod is not None
-
     def _any_pod(self) -> Dispatcher | None:
         running = [pod for pod in self.pods if pod.is_running()]
         return self.random.choice(running) if running else None
 
-    # Jobs.
-
-    def kill_wrapper(self) -> bool:
-        """Or its subshell: their command lines are the same."""
-        return self._kill_one("/job.sh ")
-
-    def kill_job(self) -> bool:
-        return self._kill_one("witness.py")
-
-    def _kill_one(self, part: str) -> bool:
-        pids = [pid for pid, words in self.fleet.pids().items() if part in words]
-        if not pids:
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.random.choice(pids), signal.SIGKILL)
-        return True
-
     # People.
 
-    def run_the_labs_snippet(self) -> bool:
-        """Load everything, change one line, dump everything, without any lock."""
-        file = self.fleet.layout.status_file
-        with self._in_place():
-            found = self._load()
-            if found is None:
-                return False
-            time.sleep(self.random.choice([0.0, 0.02]))
-            self._edit(found)
-            with open(file, "w", encoding="utf-8") as out:
-                json.dump(found, out)
-        return True
-
-    def save_in_place(self) -> bool:
-        """An editor that was open for a while and writes into the file that is there."""
-        found = self._load()
-        if found is None:
-            return False
-        time.sleep(self.random.uniform(0.0, 0.2))
-        self._edit(found)
-        with self._in_place():
-            self.fleet.layout.status_file.write_bytes(self._text(found))
-        return True
-
-    def save_by_rename(self) -> bool:
-        """An editor that was open for a while and writes a new file."""
-        found = self._load()
-        if found is None:
-            return False
-        time.sleep(self.random.uniform(0.0, 0.2))
-        self._edit(found)
-        self._rename_over(self._text(found))
-        return True
-
-    def save_half(self) -> bool:
-        """A file that is half written for a while, and then whole."""
-        found = self._load()
-        if found is None:
-            return False
-        self._edit(found)
-        text = self._text(found)
-        with self._in_place():
-            file = self.fleet.layout.status_file
-            file.write_bytes(text[: self.random.randrange(len(text))])
-            time.sleep(self.random.uniform(0.05, 0.5))
-            file.write_bytes(text)
-        return True
-
-    def save_an_old_copy(self) -> bool:
-        """Somebody puts back what they copied a while ago: merely old lines change nothing."""
-        copy = self._old_copy
-        with contextlib.suppress(OSError):
-            data = self.fleet.layout.status_file.read_bytes()
-            self._old_copy = data if self._parsed(data) is not None else b""
-        if not copy:
-            return False
-        self._rename_over(copy)
+    def cancel_by_command(self) -> bool:
+        self.workspace().cancel(*self.some_jobs(2))
         return True
 
     def requeue_by_command(self) -> bool:
-        self.requeue(*self.random.sample(sorted(self.fleet.records()), 3))
+        self.requeue(*self.some_jobs(3))
         return True
 
     def requeue(self, *jobs: str) -> None:
-        self._ask("queued", *jobs)
         self.workspace().requeue(*jobs)
 
-    def hold_by_command(self) -> bool:
-        jobs = self.random.sample(sorted(self.fleet.records()), 2)
-        self._ask("held", *jobs)
-        self.workspace().hold(*jobs)
-        return True
+    def some_jobs(self, count: int) -> list[str]:
+        return self.random.sample(sorted(self.fleet.records()), count)
 
     def workspace(self) -> Workspace:
         return Workspace(self.fleet.root, by="storm")
-
-    def _ask(self, desired: str, *jobs: str) -> None:
-        for job in jobs:
-            self.asked[job].add(desired)
-
-    def _edit(self, found: dict[str, dict[str, Any]]) -> None:
-        """What people do to one line or two: mostly requeue."""
-        for job in self.random.sample(sorted(found), self.random.choice([1, 1, 2])):
-            line = found[job]
-            what = self.random.random()
-            if what < 0.75:
-                desired = "queued" if what < 0.6 else self.random.choice(["held", "abandoned", "quued"])
-                line["state"] = desired
-                self._ask(desired, job)
-            elif what < 0.9:
-                line["note"] = f"seen {self.random.random()}"
-                self._ask("edit", job)
-            else:
-                line["priority"] = self.random.randrange(10)
-                self._ask("edit", job)
-
-    def _load(self) -> dict[str, dict[str, Any]] | None:
-        with contextlib.suppress(OSError):
-            return self._parsed(self.fleet.layout.status_file.read_bytes())
-        return None
-
-    def _parsed(self, data: bytes) -> dict[str, dict[str, Any]] | None:
-        with contextlib.suppress(ValueError):
-            return dict(json.loads(data)) or None
-        return None
-
-    def _text(self, found: dict[str, dict[str, Any]]) -> bytes:
-        lines = (f"{json.dumps(job)}: {json.dumps(line)}" for job, line in found.items())
-        return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
-
-    def _rename_over(self, data: bytes) -> None:
-        file = self.fleet.layout.status_file
-        temporary = file.with_name("4913~")
-        temporary.write_bytes(data)
-        temporary.replace(file)
-
-    @contextlib.contextmanager
-    def _in_place(self) -> Iterator[None]:
-        """While this is held, readers do not expect a whole file."""
-        with open(self._window, "w") as window:
-            fcntl.flock(window, fcntl.LOCK_EX)
-            yield

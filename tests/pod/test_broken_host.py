@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
-from fleet import Fleet, shell, wait_until
+from beds.pbs import PbsBed
+from fleet import COMMAND, MAIN, Fleet, shell, wait_until
 
 from dispatcher import templates
 from dispatcher.base.host import host_name
@@ -16,6 +18,12 @@ from dispatcher.pod.outcome import classify, is_suspicious
 SCOPE = f"host:{host_name()}"
 # Where all that cannot run are of one method, the host may be well.
 OF_METHOD = f"{SCOPE}:m"
+
+DYING = """
+import os, signal
+from dispatcher.outlets.batch.outlet import BatchOutlet
+BatchOutlet.submit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 
 @pytest.fixture
@@ -143,3 +151,19 @@ def test_a_host_that_cannot_start_anything_is_paused_too(fleet: Fleet) -> None:
     fleet.run("unpause", OF_METHOD)
     for job in fleet.records():
         fleet.wait_for(job, "done")
+
+
+def test_a_pod_that_dies_before_it_submits_pauses_nothing(fleet: Fleet, pbs: PbsBed) -> None:
+    """Its jobs end alike, and their method is not to blame."""
+    fleet.variables = pbs.env
+    fleet.write_config("lost_after: 10s\nhosts:\n  hpc: {type: pbs}\n")
+    fleet.write_manifest([{"job_id": f"job{number}", "command": ["true"]} for number in range(6)])
+    words = ["--slots", "0", "--outlet", "hpc:6"]
+    fleet.command = [*COMMAND[:-1], DYING + MAIN]
+    assert fleet.start("a", *words, poll="0.3").end() == -signal.SIGKILL
+    assert set(fleet.states().values()) == {"submitted"}
+    fleet.command = COMMAND
+    pod = fleet.start("b", *words, poll="0.3")
+    wait_until(lambda: set(fleet.states().values()) == {"done"}, f"all jobs are done: {pod.said}")
+    assert "job5 (attempt 1): not reached: its dispatcher died before it was submitted" in pod.said
+    assert "paused" not in pod.said

@@ -7,19 +7,18 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from chaos.proofs import check_intervals, check_journal
-from chaos.storm import PODS, Storm
+from chaos.storm import weather
+from chaos.workspace_storm import WorkspaceStorm
 from fleet import COMMAND, MAIN, Fleet, wait_until
 
 HERE = Path(__file__).parent
 JOBS = 150
 # New generations of the journal every few seconds, instead of after tens of thousands of lines.
 ROTATING = "from dispatcher.run_state import rotation; rotation._LEAST_LINES = 300; rotation._LINES_PER_RECORD = 1; "
-DEFAULT_S = 15.0
 CONFIG = """
 heartbeat: 0.5s
 lost_after: 30s
@@ -34,25 +33,21 @@ methods:
 @pytest.mark.quiet
 @pytest.mark.timeout(0)
 def test_the_worst_day(fleet: Fleet, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    seconds = pytestconfig.getoption("--chaos-seconds") or DEFAULT_S
-    seed = pytestconfig.getoption("--chaos-seed")
-    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
-    print(f"chaos seed {seed}, {seconds:g} s (--chaos-seed {seed} makes the same choices)")
+    seconds, seed = weather(pytestconfig)
     proof = tmp_path / "proof"
     proof.mkdir()
     write_matrix(fleet, proof, random.Random(seed))
     fleet.command = [*COMMAND[:-1], ROTATING + MAIN]
-    storm = Storm(fleet, seed, tmp_path / "window")
+    storm = WorkspaceStorm(fleet, seed, tmp_path / "window")
     reader = start_reader(fleet, tmp_path)
-    for _ in range(PODS):
-        storm.start_pod()
+    storm.begin()
     wait_until(lambda: len(fleet.records()) == JOBS, "all entries are queued")
     storm.blow(seconds)
-    finish(fleet, storm)
+    storm.finish()
     reader.send_signal(signal.SIGTERM)
     assert reader.wait(60) == 0
     generations = len(list(fleet.layout.journal_dir.iterdir()))
-    print(f"{dict(storm.done)}, {len(fleet.history())} lines in {generations} generations of the journal")
+    print(f"{generations} generations of the journal")
 
     assert not (proof / "twice").exists(), (proof / "twice").read_text()
     check_intervals(proof)
@@ -80,36 +75,13 @@ def start_reader(fleet: Fleet, tmp_path: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-I", "-S", str(HERE / "reader.py"), *map(str, words)])
 
 
-def finish(fleet: Fleet, storm: Storm) -> None:
-    """Let the day end well: what people have put aside is put back, until all is done."""
-    end_s = time.monotonic() + 300
-    while True:
-        storm.settle()
-        records = fleet.records()
-        left = {job: record for job, record in records.items() if record.state != "done"}
-        if not left:
-            break
-        assert time.monotonic() < end_s, f"not done: {left}"
-        aside = [job for job, record in left.items() if record.state in ("failed", "held", "abandoned")]
-        if aside:
-            storm.requeue(*aside)
-        for scope in storm.workspace().snapshot().pauses:
-            storm.workspace().unpause(scope)
-        time.sleep(0.2)
-    for pod in storm.pods:
-        pod.send(signal.SIGTERM)
-    for pod in storm.pods:
-        # One that has only just been started is not listening yet.
-        assert pod.end() in (0, 1, -signal.SIGTERM), pod.said
-
-
 def check_reader(report: Path) -> None:
     found = json.loads(report.read_text())
     assert found["faults"] == []
     assert found["reads"] > 100
 
 
-def check_edits(fleet: Fleet, storm: Storm) -> None:
+def check_edits(fleet: Fleet, storm: WorkspaceStorm) -> None:
     """Nothing was done to an entry in the name of a person who had not asked for it, and no old line was an edit."""
     requests = {"requeued": "queued", "held": "held", "abandoned": "abandoned", "edited": "edit", "adopted": "nobody's"}
     for line in fleet.history():

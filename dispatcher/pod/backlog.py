@@ -38,10 +38,7 @@ _SHOWN: Final = 3
 
 
 class Backlog:
-    """The entries that this pod may claim, and the attempts that others have in flight.
-
-    `host_note` is why this host is paused, empty when it is not.
-    """
+    """The entries that this pod may claim, and the attempts that others have in flight."""
 
     def __init__(
         self,
@@ -68,7 +65,6 @@ class Backlog:
         self.unmet = UnmetOptions(options.methods, options.where)
         self.startable = Startable(config.now, log, outlets)
         self.external = ExternalJobs(config.now, (config.now.matrix, path), log, anyway=options.anyway)
-        self.host_note = ""
         self._store = store
         self._config = config
         self._options = options
@@ -89,8 +85,9 @@ class Backlog:
         self.failures = Failures(options.max_fails)
         self._in_flight = InFlight(Limits.of(config.now))
         self._attempt_entries = AttemptEntries()
-        # What was last reported of the entries of the manifest.
+        # What was last reported of the entries of the manifest, and of a pause of this host.
         self._warnings: list[str] = []
+        self._reported_pause = ""
         self._next_read_s, self._read_pause_s = 0.0, 0.0
 
     def entry(self, job: str) -> Entry | None:
@@ -237,8 +234,22 @@ class Backlog:
             self.external.update(job, record)
         pauses = store.fold.pauses
         self.queue.pause(pauses)
-        self._note_host_pause(pauses.get(host_scope(host_name())))
         self._hold(pauses.values())
+
+    @property
+    def host_note(self) -> str:
+        """Why this host is paused; empty when it is not."""
+        pause = self._store.fold.pauses.get(host_scope(host_name()))
+        return "" if pause is None else f"no claims: {pause.scope} is paused: {pause.why}"
+
+    def report_pause(self) -> None:
+        """Log that this host is paused, or may claim again. Outside a transaction, which may not be committed."""
+        note = self.host_note
+        if note == self._reported_pause:
+            return
+        self._reported_pause = note
+        command = unpause_command(host_scope(host_name()))
+        self._log(f"{note}. Continue with `{command}`" if note else "this host may claim again")
 
     def _warn_of_entries(self) -> None:
         """Limits on keys that no entry has, and checkpoints on disks that vanish."""
@@ -337,11 +348,3 @@ class Backlog:
         scopes = self.external.gpus(self._store.records) | {pause.scope: pause.why for pause in pauses}
         for outlet in self._outlets.values():
             outlet.hold(scopes)
-
-    def _note_host_pause(self, pause: Pause | None) -> None:
-        note = "" if pause is None else f"no claims: {pause.scope} is paused: {pause.why}"
-        if note != self.host_note:
-            self.host_note = note
-            self._log(
-                f"{note}. Continue with `{unpause_command(pause.scope)}`" if pause else "this host may claim again"
-            )

@@ -157,6 +157,7 @@ class Reconciler:
         if changed:
             self._store.refresh()
             backlog.sync()
+            backlog.report_pause()
             self._follow_config()
             backlog.follow_manifest(thoroughly=poll_is_due)
             # Where one of these has failed, all of them are due again.
@@ -312,7 +313,7 @@ class Reconciler:
         """0 when all that this pod was to run is done, or left to others that can; else 1."""
         is_stopped = bool(self.too_many_failures() or self._stopped_early())
         is_left = bool(self._stuck()) or any(not why.other_takes for why in self._refused().values())
-        return int(self._recorder.failures > 0 or is_stopped or is_left)
+        return int(self._tally.failed > 0 or is_stopped or is_left)
 
     def too_many_failures(self) -> str:
         """Why this pod is to drain, because so many jobs have failed; empty when it is not."""
@@ -421,6 +422,7 @@ class Reconciler:
             # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
             self._claimer.roll_back()
             self._copies.roll_back()
+            self._recorder.roll_back()
             self._backlog.sync()
             raise
         if self._claimer.found:
@@ -438,6 +440,8 @@ class Reconciler:
         self._on_disk.commit(ended, found)
         for line in filter(None, lines):
             self._log(line)
+        self._recorder.commit()
+        self._backlog.report_pause()
         self._starter.start(claims)
         upcoming = self._backlog.queue.upcoming() if claims else []
         if upcoming:

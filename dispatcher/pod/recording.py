@@ -67,7 +67,7 @@ def claim_again(tx: Transaction, lost: LostClaim) -> None:
 
 
 class Recorder:
-    """Writes what happened to attempts into a transaction. `failures` counts jobs that failed for good.
+    """Writes what happened to attempts into a transaction; `commit` or `roll_back` must follow.
 
     `place_of(outlet)` is where its attempts keep their checkpoints, empty where that is not known. `entries()` are
     those of the manifest in force.
@@ -81,13 +81,23 @@ class Recorder:
         entries: Callable[[], Mapping[str, Entry]],
         log: Callable[[str], None],
     ) -> None:
-        self.failures = 0
         self._breaker = Breaker(self._method, entries, self._record)
         self._store = store
         self._config = config
         self._place_of = place_of
         self._entries = entries
         self._log = log
+        # The pauses that begin and end with the transaction.
+        self._pause_lines: list[str] = []
+
+    def commit(self) -> None:
+        """Log what the transaction, which is committed, has paused and unpaused."""
+        lines, self._pause_lines = self._pause_lines, []
+        for line in lines:
+            self._log(line)
+
+    def roll_back(self) -> None:
+        self._pause_lines = []
 
     def _method(self, name: str) -> Method:
         return self._config.now.method(name)
@@ -140,7 +150,6 @@ class Recorder:
             self._end_pauses(tx, job, entry, record)
         else:
             self._trip(tx, event, job, entry, record, blame)
-        self.failures += event is Event.FAILED
         state = str(change.state)
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
         if ended.error:
@@ -206,7 +215,8 @@ class Recorder:
                 tx.note(Unpaused(scope=scope, why=f"{paused.scope} is paused"))
         # A pause of this host is reported by `Backlog`, whichever pod has caused it.
         if paused.scope != host_scope(host_name()):
-            self._log(f"paused {paused.scope}: {paused.why}. Continue with `{unpause_command(paused.scope)}`")
+            command = unpause_command(paused.scope)
+            self._pause_lines.append(f"paused {paused.scope}: {paused.why}. Continue with `{command}`")
 
     def _end_pauses(self, tx: Transaction, job: str, entry: Entry | None, record: Record) -> None:
         """A success within the scope of a pause shows that it is not, or no longer, to blame."""
@@ -218,7 +228,7 @@ class Recorder:
             if pause.until_success and (pause.scope in places or (entry is not None and pause.covers(entry))):
                 tx.note(Unpaused(scope=pause.scope, why=f"{job} has succeeded"))
                 if pause.scope != host_scope(host_name()):
-                    self._log(f"unpaused {pause.scope}: {job} has succeeded")
+                    self._pause_lines.append(f"unpaused {pause.scope}: {job} has succeeded")
 
     def _place(self, record: Record) -> str | None:
         """Where the attempt has kept its checkpoints; None in a workspace without hosts, which has one place."""

@@ -41,6 +41,10 @@ class Tally:
             if word is not None:
                 self._ends[word][line.set.get("reason") or ""] += 1
 
+    @property
+    def failed(self) -> int:
+        return self._ends["failed"].total()
+
     def text(self) -> str:
         """`12 done, 3 failed (exit 1: 2, out of memory: 1), 1 requeued (preempted: 1)`."""
         parts = [f"{reasons.total()} {word}{_by_reason(reasons)}" for word, reasons in self._ends.items() if reasons]

@@ -22,7 +22,9 @@ from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.journal import Line
 from dispatcher.run_state.liveness import is_held
+from dispatcher.run_state.locked_journal import LockedJournal
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
@@ -142,6 +144,36 @@ def test_new_entries_are_queued_although_the_first_try_failed(
         reconciler.reconcile(claiming=False, poll_is_due=True)
     reconciler.reconcile(claiming=False, poll_is_due=True)
     assert fleet.states() == {"a": "queued", "b": "queued", "c": "queued"}
+
+
+@pytest.mark.parametrize("methods", ["m", "mn"])
+def test_a_pause_is_reported_when_it_is_recorded(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], methods: str
+) -> None:
+    """Of a method on this host, and of the host."""
+    fleet.layout.templates_dir.mkdir()
+    fleet.layout.run_state.mkdir()
+    for method in methods:
+        fleet.layout.training_template(method).write_text("PARAMS = {}\n")
+        # Where the folder of the scripts should be.
+        fleet.layout.method_scripts(method).touch()
+    fleet.write_manifest([{"job_id": f"job_{n}", "method": methods[n % len(methods)]} for n in range(9)])
+    made, append = begun(fleet), LockedJournal.append
+
+    def no_room_for_pauses(journal: LockedJournal, fd: int, lines: list[Line]) -> None:
+        if any(line.event is Event.PAUSED for line in lines):
+            raise StorageError("the disk is full")
+        append(journal, fd, lines)
+
+    with monkeypatch.context() as full, pytest.raises(StorageError):
+        full.setattr(LockedJournal, "append", no_room_for_pauses)
+        while True:
+            made.reconcile(claiming=True, poll_is_due=True)
+    assert "paused" not in capsys.readouterr().out
+    made.reconcile(claiming=True, poll_is_due=True)
+    scope = f"host:{host_name()}" + (":m" if methods == "m" else "")
+    assert f"{'paused' if methods == 'm' else 'no claims:'} {scope}" in capsys.readouterr().out
+    assert set(fleet.states().values()) == {"queued"}
 
 
 def test_any_error_of_a_file_server_is_said_and_outlived(fleet: Fleet) -> None:

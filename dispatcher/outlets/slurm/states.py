@@ -83,6 +83,8 @@ _STUCK: Final = {
     "PartitionTimeLimit": "its time limit is more than the partition allows",
     "launch_failed_requeued_held": "it could not be launched",
 }
+# What squeue shows of a job that runs; SIGNALING for a moment, while SLURM sends it a signal.
+_RUNS: Final = frozenset(["RUNNING", "SIGNALING"])
 _NOTHING: Final = frozenset(["", "None", "(null)", "N/A", "n/a", "Unknown"])
 
 
@@ -180,13 +182,13 @@ def _why(row: Row, word: str) -> str:
     known = []
     if word not in PHASES:
         known.append(f"state {row.state!r}, which this version does not know")
-    elif word != "RUNNING" and not (word == "PENDING" and reason):
+    elif word not in _RUNS and not (word == "PENDING" and reason):
         known.append(word)
-    if word != "RUNNING":
+    if word not in _RUNS:
         known.append(reason)
     if word == "PENDING" and reason in _STUCK:
         known.append(f"({_STUCK[reason]})")
-    if word == "RUNNING" and row.preempted_at not in _NOTHING:
+    if word in _RUNS and row.preempted_at not in _NOTHING:
         known.append("preempted: its grace period runs")
     if row.restarts:
         known.append(f"started again by SLURM {row.restarts} times, which its script refuses")

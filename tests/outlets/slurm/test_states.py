@@ -84,6 +84,7 @@ def test_only_a_node_that_failed_may_still_run_it() -> None:
         (state("SPECIAL_EXIT"), Phase.PENDING, "SPECIAL_EXIT"),
         (state("RUNNING"), Phase.RUNNING, ""),
         (state("RUNNING", preempted_at=AT), Phase.RUNNING, "preempted: its grace period runs"),
+        (state("SIGNALING", preempted_at=AT), Phase.RUNNING, "preempted: its grace period runs"),
         (state("COMPLETING"), Phase.RUNNING, "COMPLETING"),
         (state("SUSPENDED"), Phase.RUNNING, "SUSPENDED"),
         (state("REVOKED"), Phase.UNKNOWN, "REVOKED"),

@@ -10,6 +10,7 @@
  *     0 hang /path                    (calls for this GPU wait until that file exists)
  *     0 crash 11                      (the process ends by that signal)
  *     0 busy 97 12                    (utilisation now in percent: GPU, memory; without it: not supported)
+ *     0 rests 1                       (every second answer about its utilisation now is 0)
  *     0 sample 40                     (one of the utilisations of the last seconds)
  *     0 mig 1                         (the current mode)
  *     8 parent 0                      (a part of GPU 0, which only its UUID leads to; it has a line `8 uuid MIG-...`)
@@ -30,7 +31,7 @@ enum {
 };
 enum { MAX_GPUS = 16, MEMORY_V2 = 0x02000028 };
 
-typedef struct { int index; } Device;
+typedef struct { int index, rested; } Device;
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } Process;
@@ -254,7 +255,9 @@ int nvmlDeviceGetUtilizationRates(Device *device, Utilization *use) {
     if (code) return code;
     if (!use) return INVALID_ARGUMENT;
     if (!setting(device->index, "busy", 0, value, sizeof value)) return NOT_SUPPORTED;
-    return sscanf(value, "%u %u", &use->gpu, &use->memory) == 2 ? SUCCESS : UNKNOWN;
+    if (sscanf(value, "%u %u", &use->gpu, &use->memory) != 2) return UNKNOWN;
+    if (setting(device->index, "rests", 0, value, sizeof value) && (device->rested = !device->rested)) use->gpu = 0;
+    return SUCCESS;
 }
 
 int nvmlDeviceGetMigMode(Device *device, unsigned *current, unsigned *pending) {

@@ -102,17 +102,11 @@ def test_what_the_driver_does_not_tell_is_no_proof(fleet: Fleet, driver: Driver)
 
 def test_a_job_that_computes_now_and_then_is_left_alone(fleet: Fleet, driver: Driver) -> None:
     fleet.write_manifest([shell("a", WAITS, gpus=1), shell("b", WAITS, gpus=1)])
-    started(fleet, driver, QUICK + "methods: {m: {gpu_idle: {stop: true}}}\n", gpus="0,1")
-    gpu = 0
-
-    def waited() -> bool:
-        nonlocal gpu
-        # GPU 0 is at 0 % in every other look.
-        gpu = 30 - gpu
-        driver.say("count 2", f"0 busy {gpu} 0", "1 busy 0 0")
-        return "failed" in fleet.states().values()
-
-    wait_until(waited, "the job on GPU 1 failed")
+    fleet.write_config(QUICK + "methods: {m: {gpu_idle: {stop: true}}}\n")
+    # GPU 0 is at 0 % in every other look.
+    driver.say("count 2", "0 busy 30 0", "0 rests 1", "1 busy 0 0")
+    fleet.start("pod", "--gpus", "0,1")
+    wait_until(lambda: "failed" in fleet.states().values(), "the job on GPU 1 failed")
     running = next(job for job, state in fleet.states().items() if state == "running")
     assert fleet.record(running).gpu == 0 and "gpu_idle" not in fleet.events(running)
 

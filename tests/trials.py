@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from clocks import UptimeClock
 from fleet import wait_until
 
 from dispatcher.base import host
@@ -36,7 +37,10 @@ def local_outlet(config: Config) -> LocalOutlet:
 
 
 class Trial:
-    """One attempt of a small bash script: prepared, and started as the test wants it."""
+    """One attempt of a small bash script: prepared, and started as the test wants it.
+
+    With `clock_s` time passes for its wrapper only when the test says so (`clock`).
+    """
 
     def __init__(
         self,
@@ -47,10 +51,13 @@ class Trial:
         setup: str = "",
         python: Path | None = None,
         slot: Slot = Slot(),  # noqa: B008 - it is frozen
+        clock_s: float | None = None,
         **entry: Any,
     ) -> None:
         root.mkdir(exist_ok=True)
         layout = Layout(root)
+        if clock_s is not None:
+            self.clock = UptimeClock(layout, now_s=clock_s)
         self.paths = layout.attempt("job", 1)
         self.paths.directory.mkdir(parents=True)
         method = Method(name="m", template=root / "none.py", setup=setup, python=python)

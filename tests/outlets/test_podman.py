@@ -229,8 +229,10 @@ def test_an_image_that_is_missing_is_a_failed_setup(locally):
 
 
 def test_the_time_limit(locally):
-    one = locally("trap 'echo saving; exit 9' TERM; echo ready; while :; do sleep 0.05; done", time_limit_s=3.0)
-    ended = one.start().end()
+    script = "trap 'echo saving; exit 9' TERM; echo ready; while :; do sleep 0.05; done"
+    one = locally(script, time_limit_s=60.0, clock_s=1000).start().says("ready")
+    one.clock.passes(60)
+    ended = one.end()
     assert (ended.exit_code, ended.exit_reason) == (9, "time limit")
     # podman may complain that it could not forward the signal that continues a suspended job: it has ended.
     assert one.output.startswith("ready\nsaving\n")

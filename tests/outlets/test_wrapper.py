@@ -122,8 +122,26 @@ def test_time_limit(trial):
 
 
 def test_time_limit_of_a_job_that_does_not_hear(trial):
-    ended = trial(DEAF, time_limit_s=1.0, grace_s=1.0).start().end()
+    script = "trap 'echo told' TERM; echo ready; while :; do sleep 0.02; done"
+    # It looks at its clock every second.
+    one = trial(script, time_limit_s=60.0, grace_s=60.0, lost_after_s=4.0, clock_s=1000).start().says("ready")
+    one.clock.passes(60)
+    one.says("told").clock.passes(60)
+    ended = one.end()
     assert (ended.exit_code, ended.exit_reason) == (137, "time limit")
+
+
+def test_what_the_clock_of_a_wrapper_counts(trial, tmp_path):
+    """From the moment in which it began, not from the beginning of that second: a limit is never over too early."""
+    one = trial("true", clock_s=12.99)
+    text = one.paths.wrapper.read_text()
+    function = text[text.index("look_at_clock() {") :].partition("\n}\n")[0]
+    counted = []
+    for passed_s in (0.98, 0.02, 59):
+        one.clock.passes(passed_s)
+        script = f"begun_cs=1299\n{function}\n}}\nlook_at_clock; echo $now_cs"
+        counted.append(int(subprocess.check_output(["bash", "-c", script], timeout=60)))
+    assert counted == [98, 100, 6000]
 
 
 def test_a_clock_that_jumps_by_a_day_ends_no_job(trial, tmp_path, monkeypatch):
@@ -161,7 +179,8 @@ def test_a_bash_without_lastpipe_makes_no_failure_a_success(trial, monkeypatch):
 
 
 def test_a_job_that_ends_well_in_the_grace_period_says_so(trial):
-    one = trial("trap 'exit 0' TERM; while :; do sleep 0.05; done", time_limit_s=1.0).start()
+    one = trial("trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done", time_limit_s=60.0, clock_s=1000)
+    one.start().says("ready").clock.passes(60)
     ended = one.end()
     assert (ended.exit_code, ended.exit_reason) == (0, "time limit")
 
@@ -249,9 +268,10 @@ def test_a_signal_to_a_superseded_attempt_is_not_somebody_elses(trial):
 
 
 def test_a_signal_after_the_time_limit_is_not_what_stopped_it(trial):
-    one = trial("trap 'echo saving' TERM; until [ -e go ]; do sleep 0.02; done; exit 3", time_limit_s=1.0)
-    one.start().says("saving")
-    one.send(signal.SIGTERM)
+    script = "trap 'echo saving' TERM; echo ready; until [ -e go ]; do sleep 0.02; done; exit 3"
+    one = trial(script, time_limit_s=60.0, clock_s=1000).start().says("ready")
+    one.clock.passes(60)
+    one.says("saving").send(signal.SIGTERM)
     (one.root / "go").touch()
     ended = one.end()
     assert (ended.exit_code, ended.exit_reason, ended.told_by_signal) == (3, "time limit", "")
@@ -263,17 +283,17 @@ def test_signals_do_not_disturb_the_clock(trial):
     function = text[text.index("look_at_clock() {") :].partition("\n}\n")[0]
     script = f"""
         set -o posix
-        begun_s=0
+        begun_cs=0
         {function}
         }}
         look_at_clock
-        begun_s=$now_s
+        begun_cs=$now_cs
         trap look_at_clock TERM
         # Not faster than they are handled: bash nests the handlers.
         (while kill -TERM $$; do for ((n = 0; n < 200; n++)); do :; done; done) &
         for ((i = 0; i < 2000; i++)); do
             look_at_clock
-            ((now_s >= 0 && now_s < 60)) || break
+            ((now_cs >= 0 && now_cs < 6000)) || break
         done
         kill -KILL $!
         echo $i

@@ -6,11 +6,18 @@ import os
 import signal
 
 import pytest
+from clocks import UptimeClock
 from fleet import Fleet, shell
 
+# In each test no time passes for the wrappers, so that none keeps its limit before it is stopped.
 LONG = "echo begun; sleep 600"
 # Whoever lets the wrapper go on finds it stopped again.
-STUBBORN = "trap '' TERM; echo begun; while :; do kill -STOP $(ps -o pgid= $$); sleep 0.01; done"
+STUBBORN = """
+trap '' TERM
+read -r _ wrapper <"$DISPATCHER_ATTEMPT_DIR/taken"
+echo begun
+while :; do kill -STOP "$wrapper"; sleep 0.01; done
+"""
 
 
 def stop_wrapper(fleet: Fleet, job: str) -> int:
@@ -20,6 +27,7 @@ def stop_wrapper(fleet: Fleet, job: str) -> int:
 
 
 def test_its_time_limit_is_kept(fleet: Fleet) -> None:
+    UptimeClock(fleet.layout)
     fleet.write_manifest([shell("a", LONG, time_limit="2s"), shell("b", "true")])
     pod = fleet.start("pod", "--until-empty", poll="600")
     stop_wrapper(fleet, "a")
@@ -32,6 +40,7 @@ def test_its_time_limit_is_kept(fleet: Fleet) -> None:
 
 
 def test_a_restarted_dispatcher_knows_the_limit_that_it_was_started_with(fleet: Fleet) -> None:
+    UptimeClock(fleet.layout)
     fleet.write_config("methods: {m: {time_limit: 2s}}\n")
     fleet.write_manifest([shell("a", LONG)])
     first = fleet.start()
@@ -46,6 +55,7 @@ def test_a_restarted_dispatcher_knows_the_limit_that_it_was_started_with(fleet: 
 
 
 def test_one_that_is_stopped_again_and_again_is_killed(fleet: Fleet) -> None:
+    UptimeClock(fleet.layout)
     fleet.write_config("kill_grace: 1s\n")
     fleet.write_manifest([shell("a", STUBBORN, time_limit="1s")])
     assert fleet.start("pod", "--until-empty", poll="600").end() == 1

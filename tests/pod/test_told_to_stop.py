@@ -6,6 +6,7 @@ import os
 import signal
 
 import pytest
+from clocks import UptimeClock
 from fleet import Fleet, shell
 
 from dispatcher.contract import EXIT_COMPLETE
@@ -33,8 +34,12 @@ def test_what_a_person_requests(fleet: Fleet, script: str, proves: bool, request
 
 @ENDINGS
 def test_a_time_limit(fleet: Fleet, script: str, proves: bool) -> None:
-    fleet.write_manifest([shell("a", script, time_limit="1s")])
-    assert fleet.run_all().end() == (0 if proves else 1)
+    fleet.write_manifest([shell("a", script, time_limit="60s")])
+    clock = UptimeClock(fleet.layout)
+    pod = fleet.start("pod", "--until-empty")
+    fleet.wait_running("a")
+    clock.passes(60)
+    assert pod.end() == (0 if proves else 1)
     record = fleet.record("a")
     assert (record.state, record.reason) == (("done", None) if proves else ("failed", "time limit"))
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from beds.pbs import NODES, PbsBed
+from clocks import UptimeClock
 from fleet import printed, wait_until
 from outlets.places import GATED, LONG, PbsPlace
 
@@ -28,7 +29,7 @@ from dispatcher.outlets.base import (
     Unknown,
 )
 from dispatcher.outlets.context import BatchTimes
-from dispatcher.outlets.pbs import programs, scheduler
+from dispatcher.outlets.pbs import programs
 
 pytestmark = pytest.mark.slow
 
@@ -414,10 +415,12 @@ def test_those_that_a_job_does_not_come_to(place: PbsPlace) -> None:
     assert place.begun() == ["b"]
 
 
-def test_those_for_which_no_time_is_left(make_place: Callable[..., PbsPlace], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "_MARGIN_S", 0.0)
-    place = make_place()
-    late = place.config.kill_grace_s + 1
-    first, second = submit_pack(place, {"a": f"trap '' TERM; sleep {late + 1}", "b": "true"}, time_limit_s=1.0)
-    assert place.end(first).exit_reason == TIME_LIMIT
+def test_those_for_which_no_time_is_left(place: PbsPlace) -> None:
+    clock = UptimeClock(place.config.layout, "pbs.sh.j2")
+    first, second = submit_pack(place, {"a": GATED, "b": "true"}, time_limit_s=3600)
+    place.wait_begun(first)
+    # Each of the two has five minutes for what comes before and after it.
+    clock.passes(3600 + 2 * 300 + 1)
+    place.let_go()
+    assert place.end(first).exit_code == 3
     assert (place.end(second).exit_code, place.end(second).exit_reason) == (143, NOT_REACHED)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from beds.bed import wait_for
+from clocks import UptimeClock
 from fleet import kill_all_with
 from volcano_jobs import NAME, make_host, make_submission
 
@@ -33,11 +34,18 @@ RANK = 'echo "$DISPATCHER_PROCESS_ID of $DISPATCHER_NUM_PROCESSES"'
 
 
 class Pods:
-    """The pods of one attempt with this command, each a process that leads a group as the first one of a pod does."""
+    """The pods of one attempt with this command, each a process that leads a group as the first one of a pod does.
 
-    def __init__(self, root: Path, command: str, nodes: int = 1, grace_s: float = 20, **words: Any) -> None:
+    With `clock_s` time passes for the wrapper only when the test says so (`clock`).
+    """
+
+    def __init__(
+        self, root: Path, command: str, nodes: int = 1, grace_s: float = 20, clock_s: float | None = None, **words: Any
+    ) -> None:
         root.mkdir()
         layout = Layout(root)
+        if clock_s is not None:
+            self.clock = UptimeClock(layout, now_s=clock_s)
         request = Request(gpus=0, nodes=nodes)
         self.directory = layout.attempt(*msgspec.structs.astuple(KEY)).directory
         self.directory.mkdir(parents=True)
@@ -192,8 +200,12 @@ def test_one_that_volcano_has_ended_does_not_hide_the_one_that_failed(make_pods:
 
 
 def test_a_time_limit_ends_all(make_pods: Any) -> None:
-    pods = make_pods(f"{RANK}; trap 'echo told; exit 5' TERM; while :; do sleep 0.1; done", nodes=2, time_limit_s=2)
+    script = f"trap 'echo told; exit 5' TERM; {RANK}; while :; do sleep 0.1; done"
+    pods = make_pods(script, nodes=2, time_limit_s=60, clock_s=1000)
     first, second = pods.start(0), pods.start(1)
+    for index in range(2):
+        pods.wait_for_log(f"{index} of 2", index)
+    pods.clock.passes(60)
     pods.end(first)
     assert pods.end(second) == 5
     assert pods.exit()["reason"] == "time limit"

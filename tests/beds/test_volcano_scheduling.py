@@ -20,10 +20,17 @@ def wait_for_reason(volcano: VolcanoBed, name: str, words: str) -> None:
     wait_for(lambda: words in volcano.unschedulable(name), lambda: f"{words!r} to be said: {volcano.tell(name)}")
 
 
-def scheduled(volcano: VolcanoBed, pod: str) -> dict[str, Any]:
-    """A pod's condition of that name."""
-    conditions = volcano.pod(pod)["status"].get("conditions", [])
-    return next((each for each in conditions if each["type"] == "PodScheduled"), {})
+def wait_for_scheduled(volcano: VolcanoBed, pod: str, key: str, words: str) -> dict[str, Any]:
+    """A pod's condition PodScheduled, as soon as these words are in a value of it: pods are told after their group."""
+    found: dict[str, Any] = {}
+
+    def is_told() -> bool:
+        conditions = volcano.pod(pod)["status"].get("conditions", [])
+        found.update(next((each for each in conditions if each["type"] == "PodScheduled"), {}))
+        return words in found.get(key, "")
+
+    wait_for(is_told, lambda: f"PodScheduled of {pod} with {key} {words!r}: {found}")
+    return found
 
 
 def test_a_gang_that_is_too_large_for_the_cluster_has_no_pods(volcano: VolcanoBed) -> None:
@@ -50,10 +57,11 @@ def test_a_gang_waits_until_all_of_it_has_room(volcano: VolcanoBed) -> None:
     assert [pod["status"]["phase"] for pod in volcano.pods("a").values()] == ["Pending", "Pending"]
     assert not any("nodeName" in pod["spec"] for pod in volcano.pods("a").values())
     assert (volcano.podgroup("a") or {})["status"]["phase"] == "Inqueue"
-    first, second = scheduled(volcano, "a-w-0"), scheduled(volcano, "a-w-1")
-    assert (first["status"], first["reason"]) == ("False", "Schedulable")
+    first = wait_for_scheduled(volcano, "a-w-0", "reason", "Schedulable")
+    assert first["status"] == "False"
     assert f"Pod {volcano.namespace}/a-w-0 can possibly be assigned to n" in first["message"]
-    assert (second["status"], second["reason"]) == ("False", "Unschedulable")
+    second = wait_for_scheduled(volcano, "a-w-1", "reason", "Unschedulable")
+    assert second["status"] == "False"
     assert second["message"] == "all nodes are unavailable: 2 node(s) resource fit failed."
     volcano.wait_for_event("a-w-1", "Pod", "FailedScheduling", second["message"])
     volcano.lose("small")
@@ -75,8 +83,8 @@ def test_pods_that_were_not_tried_are_undetermined(volcano: VolcanoBed) -> None:
     volcano.create(made)
     why = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable; "
     wait_for_reason(volcano, "a", why + "Pending: 1 Undetermined, 1 Unschedulable")
-    wait_for(lambda: scheduled(volcano, "a-w-1").get("reason") == "Undetermined", lambda: volcano.tell("a"))
-    assert scheduled(volcano, "a-w-1")["message"] == volcano.unschedulable("a")
+    undetermined = wait_for_scheduled(volcano, "a-w-1", "reason", "Undetermined")
+    assert undetermined["message"] == volcano.unschedulable("a")
 
 
 def test_a_gang_for_which_too_little_is_left_has_no_pods(volcano: VolcanoBed) -> None:
@@ -111,7 +119,7 @@ def test_why_no_node_is_right(volcano: VolcanoBed, spec: dict[str, Any], reason:
     made["spec"]["tasks"][0]["template"]["spec"] |= spec
     volcano.create(made)
     wait_for(lambda: "a-w-0" in volcano.pods("a"), lambda: volcano.tell("a"))
-    wait_for(lambda: reason in scheduled(volcano, "a-w-0").get("message", ""), lambda: volcano.tell("a"))
+    wait_for_scheduled(volcano, "a-w-0", "message", reason)
     assert volcano.job_phase("a") == "Pending"
 
 
@@ -121,7 +129,7 @@ def test_a_cordoned_cluster_takes_no_pods(volcano: VolcanoBed) -> None:
         volcano.create(job("a"))
         wait_for(lambda: "a-w-0" in volcano.pods("a"), lambda: volcano.tell("a"))
         full = "all nodes are unavailable: 2 node(s) were unschedulable."
-        wait_for(lambda: scheduled(volcano, "a-w-0").get("message") == full, lambda: volcano.tell("a"))
+        assert wait_for_scheduled(volcano, "a-w-0", "message", full)["message"] == full
     finally:
         volcano.kubectl("uncordon", *volcano.node_names)
     volcano.wait_for_job("a", "Completed")

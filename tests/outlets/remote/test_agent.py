@@ -7,12 +7,14 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +25,7 @@ from dispatcher import contract
 from dispatcher.base import host
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.remote import agent
-from dispatcher.outlets.remote.agent import names
+from dispatcher.outlets.remote.agent import names, programs
 from dispatcher.outlets.remote.agent_source import agent_source
 from dispatcher.outlets.remote.connection import Connection, Lane
 from dispatcher.outlets.remote.exchange import Exchange, agent_command, agent_words
@@ -210,6 +212,24 @@ def test_a_program_ends_with_the_call_that_is_given_up(tmp_path: Path) -> None:
     assert psutil.pid_exists(pid)
     connection.close(within_s=0.0)
     wait_until(lambda: has_ended(pid), "it has ended")
+
+
+def test_a_program_ends_with_a_call_that_is_given_up_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    class Popen(subprocess.Popen[bytes]):
+        def __init__(self, *words: Any, **how: Any) -> None:
+            super().__init__(*words, **how)
+            started.append(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(programs.subprocess, "Popen", Popen)
+    try:
+        with pytest.raises(SystemExit):
+            programs.run_program(["sleep", "600"], b"", dict(os.environ), "/", 60)
+        assert started[0].wait(60) == -signal.SIGKILL
+    finally:
+        started[0].kill()
 
 
 def test_a_delivery(here: Connection, tmp_path: Path) -> None:

@@ -33,9 +33,11 @@ def run_program(
     words: List[str], given: bytes, environment: Dict[str, str], directory: str, timeout_s: float
 ) -> Tuple[Optional[int], bytes, bytes]:
     """Exit status (None: it was killed when its time was over), output and errors. It ends with this process."""
-    before = signal.signal(signal.SIGTERM, stop)
+    # One that is told to stop while the program starts would leave it running.
+    told: List[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
     try:
-        return run_session(words, given, environment, directory, timeout_s)
+        return run_session(words, given, environment, directory, timeout_s, told)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -45,7 +47,7 @@ def stop(number: int, _frame: Any) -> None:
 
 
 def run_session(
-    words: List[str], given: bytes, environment: Dict[str, str], directory: str, timeout_s: float
+    words: List[str], given: bytes, environment: Dict[str, str], directory: str, timeout_s: float, told: List[int]
 ) -> Tuple[Optional[int], bytes, bytes]:
     child = subprocess.Popen(
         words,
@@ -57,6 +59,9 @@ def run_session(
         start_new_session=True,
     )
     try:
+        signal.signal(signal.SIGTERM, stop)
+        if told:
+            stop(told[0], None)
         out, err = child.communicate(given, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)

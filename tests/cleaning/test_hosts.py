@@ -40,6 +40,7 @@ def test_trees_that_were_kept_after_a_failure_are_removed(lab: Fleet, ssh: SshBe
     assert lab.start("pod", "--slots", "0", "--outlet", "h1:2", "--until-empty", poll="0.5").end() == 1
     work = ssh["h1"].path("work")
     (mirror,) = (path for path in work.iterdir() if (path / "run_state").exists())
+    assert not list((mirror / "run_state/submissions").iterdir()), "the last files went before the pod ended"
     (kept,) = work.glob("dispatcher-work/*/*")
     assert kept.name == "failed.1" and list(kept.glob("*/tree/code.py"))
     lab.write_manifest([shell("runs", running, gpus=0, outlet="h1")])

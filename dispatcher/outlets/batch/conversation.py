@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from dispatcher.outlets.remote.connection import Call, Connection, Unreached
+from dispatcher.outlets.remote.connection import Call, Connection, Outcome, Unreached
 from dispatcher.outlets.remote.operations import Operation
 
 _CALL_LIMIT_S: Final = 300.0
+# How long a dispatcher that ends waits for the call that it has begun, and for a last one.
+_CLOSING_S: Final = 10.0
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -69,6 +72,24 @@ class Conversation:
             return self._connection.due_in_s()
         waits = [self._connection.due_in_s(), max(next_s, self._connection.free_in_s() or 0.0)]
         return min(wait_s for wait_s in waits if wait_s is not None)
+
+    def finish(self) -> None:
+        """The dispatcher ends: let the call that runs come to its end, for so long; nothing is taken in any more."""
+        if self._call is not None:
+            self._call.close(_CLOSING_S)
+            self._call, self._steps = None, []
+
+    def last(self, operations: Sequence[Operation]) -> Outcome:
+        """After `finish`, one more call, which is waited for; none of a host that did not answer the one before."""
+        if self._connection.unreached:
+            return Unreached(self._connection.unreached)
+        free_s = self._connection.free_in_s()
+        if free_s is None or free_s > _CLOSING_S:
+            return Unreached("another call is not allowed so soon (calls_per_minute)")
+        time.sleep(free_s)
+        call = self._connection.call(operations, timeout_s=_CLOSING_S)
+        call.close(_CLOSING_S)
+        return call.outcome() or Unreached(f"no answer within {_CLOSING_S:g} s")
 
     def close(self) -> None:
         self._connection.close()

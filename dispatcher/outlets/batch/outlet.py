@@ -49,8 +49,8 @@ from dispatcher.outlets.batch.stopping import Stopper
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
 from dispatcher.outlets.context import PodContext
-from dispatcher.outlets.remote.connection import Connection
-from dispatcher.outlets.remote.operations import Remove
+from dispatcher.outlets.remote.connection import Connection, Unreached
+from dispatcher.outlets.remote.operations import Failed, Remove, Removed
 from dispatcher.outlets.solver.free import FreeHardware
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
 from dispatcher.run_state.liveness import SlotInfo
@@ -92,6 +92,7 @@ class BatchOutlet:
         self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
         self._preparer = Preparer(host, config.layout, self._landing)
         self._tracked: dict[Key, Tracked] = {}
+        self._log = context.log
         # The attempts of each submission, until their ends are recorded; and submissions whose files are to be removed.
         self._members: dict[str, set[Key]] = {}
         self._over: list[str] = []
@@ -120,7 +121,7 @@ class BatchOutlet:
         self._asked_s = -self._interval_s
         self._problems = Problems(
             self._host, self._conversation, self._landing, self._shipping, self._sender,
-            lambda wrong: context.log(f"warning: {host.name}: {wrong}" if wrong else f"{host.name} can be used again"),
+            lambda wrong: self._log(f"warning: {host.name}: {wrong}" if wrong else f"{host.name} can be used again"),
         )  # fmt: skip
         self.capacity.is_awaited = bool(self.capacity.limit)
         self._problems.note(self.capacity)
@@ -186,21 +187,31 @@ class BatchOutlet:
         for key in keys:
             one = self._tracked.pop(key, None)
             self._watcher.forget(key)
-            if one is not None and one.name in self._members:
-                self._members[one.name].discard(key)
-                if not self._members[one.name]:
-                    self._remove_files(one.name)
+            if one is None or one.name not in self._members:
+                continue
+            if not one.has_ended:
+                # It goes on, with another dispatcher.
+                del self._members[one.name]
+                continue
+            self._members[one.name].discard(key)
+            if not self._members[one.name]:
+                self._remove_files(one.name)
 
     def adopt(self, attempts: Mapping[Key, Placement]) -> Mapping[Key, Slot]:
         adopted = {}
         for key, placement in attempts.items():
-            # One whose files cannot be read is recovered when they can be, by an outlet that hears of it.
-            with contextlib.suppress(StorageError, OutletError):
+            try:
                 if self._track_again(key, placement).elsewhere:
                     del self._tracked[key]
                     continue
-                self.capacity.adopt(Slot())
-                adopted[key] = Slot()
+            except (StorageError, OutletError):
+                # It is recovered when its files can be read, by an outlet that hears of it.
+                continue
+            self.capacity.adopt(Slot())
+            adopted[key] = Slot()
+        if len(adopted) < len(attempts):
+            # The others may share their submissions.
+            self._members.clear()
         return adopted
 
     def recover(self, orphans: Sequence[Orphan]) -> Mapping[Key, Report]:
@@ -219,6 +230,9 @@ class BatchOutlet:
             was_asked = one.stop is not None and (one.stop.force or not orphan.force)
             if orphan.is_unwanted and not was_asked and not one.has_ended:
                 self.cancel([orphan.key], force=orphan.force)
+        if unreadable:
+            # They may be of any submission, whose files they need.
+            self._members.clear()
         return {**self.poll([orphan.key for orphan in orphans if orphan.key not in unreadable]), **unreadable}
 
     def inspect(self, orphans: Sequence[Orphan]) -> Mapping[Key, Status]:
@@ -272,6 +286,8 @@ class BatchOutlet:
 
     def close(self) -> None:
         self._shipping.close()
+        self._conversation.finish()
+        self._remove_last()
         self._conversation.close()
         self._host.close(is_used=self._is_waiting() or bool(self._waiting))
         self._landing.close()
@@ -302,10 +318,31 @@ class BatchOutlet:
             self._over.append(name)
 
     def _removal(self) -> list[Step]:
-        names, self._over = self._over, []
-        directory = os.fspath(self._landing.layout().submissions_dir)
-        # What a lost call leaves is found by `clean --hosts`.
-        return [Step([Remove(directory=directory, names=names)], lambda _: None)] if names else []
+        names = list(self._over)
+        return [Step([self._remove(names)], lambda answers: self._removed(names, answers[0]))] if names else []
+
+    def _remove(self, names: Sequence[str]) -> Remove:
+        return Remove(directory=os.fspath(self._landing.layout().submissions_dir), names=names)
+
+    def _removed(self, names: Sequence[str], answer: Removed | Failed) -> None:
+        self._over = [name for name in self._over if name not in names]
+        failed = answer.failed if isinstance(answer, Removed) else [answer.error]
+        if failed:
+            more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+            self._log(f"warning: {self.name}: files of submissions cannot be removed: {failed[0]}{more}")
+
+    def _remove_last(self) -> None:
+        """What no call has removed yet, before the pod ends; a host that does not answer is not waited for."""
+        if not (self._over and self._landing.has_landed):
+            return
+        names = list(self._over)
+        remove = self._remove(names)
+        outcome = self._conversation.last([remove]) if self._host.is_up else Unreached(self._host.problem)
+        if not isinstance(outcome, Unreached):
+            self._removed(names, outcome[0])
+            return
+        left = f"the files of {counted(len(names), 'submission')} are left in {remove.directory} there"
+        self._log(f"note: {self.name}: {left}: {outcome.why}. `dispatcher clean --hosts` removes them")
 
     def _track_again(self, key: Key, placement: Placement) -> Tracked:
         """Watch an attempt that an earlier dispatcher was about to submit, or had submitted."""
@@ -320,6 +357,8 @@ class BatchOutlet:
         if files.is_there(one.paths.superseded):
             # Who wrote that may have died before the host was told.
             self._stopper.supersede(one)
+        if one.name and not one.elsewhere:
+            self._members.setdefault(one.name, set()).add(key)
         self._tracked[key] = one
         self._asked_s = -self._interval_s
         return one
@@ -389,6 +428,8 @@ class BatchOutlet:
 
     def _start_over(self) -> None:
         """The host is another one: nothing is known of it."""
+        self._over.clear()
+        self._members.clear()
         self._landing.start_over()
         self._coding.start_over()
         self._conversation.start_over()
@@ -435,6 +476,9 @@ class BatchOutlet:
         if not self._landing.has_landed:
             return self._landing.due_in_s()
         if self._watcher.has_questions() or self._stopper.has_work() or self._host.questions():
+            return 0.0
+        if self._over and not self._is_waiting():
+            # Otherwise they go with the next call.
             return 0.0
         waits = [self._sender.due_in_s(), self._hardware.due_in_s()]
         if self._is_waiting():

@@ -42,6 +42,8 @@ from dispatcher.outlets.remote.operations import (
     Operation,
     Ran,
     Read,
+    Remove,
+    Removed,
     Run,
     Seen,
     Sight,
@@ -73,6 +75,7 @@ class Wire:
         self.queue: list[str] = []
         self.seen = Seen()
         self.refuses_writes = False
+        self.removed: Removed | Failed = Removed()
         # Whether the host sees the workspace.
         self.sees = False
         # How many of the next calls bring no answer.
@@ -82,6 +85,7 @@ class Wire:
         self.done: list[Operation] = []
         self.calls: list[Sequence[Operation]] = []
         self.is_busy = False
+        self.unreached = ""
         self.cluster = "lab"
         self.confirm: Confirm | None = None
         self.explain: Callable[[str], str] = str
@@ -118,7 +122,7 @@ class Wire:
     def due_in_s(self) -> float | None:
         return None
 
-    def close(self) -> None:
+    def close(self, within_s: float = 0.0) -> None:
         """Nothing is held."""
 
     def name_job(self, name: str, state: str, exit_status: int = 0) -> None:
@@ -132,6 +136,10 @@ class Wire:
 
     def submissions(self) -> int:
         return sum(isinstance(one, Run) and one.words[0] == "sbatch" for one in self.done)
+
+    def removals(self) -> list[str]:
+        """What was to be removed of submissions."""
+        return [name for one in self.done if isinstance(one, Remove) for name in one.names]
 
     def marked(self) -> list[str]:
         """The directories on the host that were to be marked as superseded."""
@@ -155,6 +163,8 @@ class Wire:
                 return Failed(error="disk full", errno=28) if self.refuses_writes else Written()
             case Tail():
                 return TailRead()
+            case Remove():
+                return self.removed
             case Confirm():
                 return Ran(exit_code=0, out=f"{self.cluster}\n")
             case Run() if operation.words[0] == "squeue":
@@ -527,3 +537,98 @@ def test_an_attempt_that_was_prepared_for_a_host_that_is_gone_is_put_back(tmp_pa
     wire.is_busy = False
     pod.passes(6)
     assert wire.submissions() == 0
+
+
+def ended(pod: Pod, wire: Wire) -> str:
+    """The name of a submission whose only attempt has ended, which the pod has recorded."""
+    pod.submit()
+    pod.passes(2)
+    wire.name_job(name_of(pod), "FAILED")
+    pod.end()
+    wire.is_busy = True
+    pod.outlet.forget([KEY])
+    return name_of(pod)
+
+
+def test_files_of_the_last_submissions_are_removed_before_a_pod_ends(pod: Pod, wire: Wire) -> None:
+    name = ended(pod, wire)
+    assert wire.removals() == []
+    wire.is_busy = False
+    pod.outlet.close()
+    assert wire.removals() == [name]
+
+
+def test_a_pod_that_goes_on_does_not_leave_files_until_its_next_attempt(pod: Pod, wire: Wire) -> None:
+    name = ended(pod, wire)
+    wire.is_busy = False
+    assert pod.outlet.due_in_s() == 0.0
+    pod.passes(3)
+    assert wire.removals() == [name]
+    assert pod.outlet.due_in_s() != 0.0
+
+
+def test_a_removal_that_was_lost_is_repeated(pod: Pod, wire: Wire) -> None:
+    name = ended(pod, wire)
+    wire.is_busy, wire.loses = False, 1
+    pod.passes(3)
+    pod.outlet.close()
+    assert wire.removals() == [name, name]
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["known", "found out"])
+def test_what_is_left_on_a_host_that_does_not_answer_is_one_line(
+    pod: Pod, wire: Wire, is_known: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended(pod, wire)
+    wire.is_busy = False
+    wire.loses, wire.unreached = (0, "no route to the host") if is_known else (1, "")
+    calls = len(wire.calls)
+    pod.outlet.close()
+    assert len(wire.calls) == calls + (0 if is_known else 1), "one that is known not to answer is not called"
+    why = "no route to the host" if is_known else "the connection broke off"
+    said = capsys.readouterr().out.splitlines()
+    left = f"the files of 1 submission are left in {HOME}/{pod.workspace_id}/run_state/submissions there"
+    assert said == [f"note: hpc: {left}: {why}. `dispatcher clean --hosts` removes them"]
+
+
+def test_files_that_cannot_be_removed_are_named(pod: Pod, wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+    ended(pod, wire)
+    wire.is_busy, wire.removed = False, Removed(failed=["/x/1: Permission denied", "/x/2: Permission denied"])
+    pod.outlet.close()
+    said = "warning: hpc: files of submissions cannot be removed: /x/1: Permission denied, and 1 more\n"
+    assert capsys.readouterr().out == said
+
+
+def test_files_go_also_where_the_pod_that_submitted_is_dead(pod: Pod, wire: Wire) -> None:
+    pod.submit()
+    pod.passes(2)
+    name = name_of(pod)
+    other = orphaned(pod)
+    wire.name_job(name, "RUNNING")
+    recover(other)
+    other.outlet.recover([])
+    other.outlet.close()
+    assert wire.removals() == [], "it goes on with another dispatcher"
+    other = orphaned(pod)
+    wire.name_job(name, "FAILED")
+    assert isinstance(recover(other).status, Ended)
+    other.outlet.recover([])
+    other.outlet.close()
+    assert set(wire.removals()) == {name}
+
+
+def test_files_stay_while_an_attempt_cannot_be_read_that_may_need_them(pod: Pod, wire: Wire) -> None:
+    pod.submit()
+    pod.passes(2)
+    wire.name_job(name_of(pod), "FAILED")
+    paths = pod.config.layout.attempt("b", 1)
+    paths.directory.mkdir(parents=True)
+    paths.submission.write_text("{")
+    other = orphaned(pod)
+    orphans = [Orphan(key=key, pod="dead", placement=Placement()) for key in (KEY, Key("b", 1))]
+    for _ in range(6):
+        status = other.outlet.recover(orphans)[KEY].status
+    assert isinstance(status, Ended)
+    other.outlet.recover(orphans[1:])
+    other.outlet.close()
+    assert wire.removals() == []

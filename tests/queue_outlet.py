@@ -35,6 +35,7 @@ from dispatcher.outlets.base import (
     Pending,
     Placement,
     Report,
+    Request,
     Running,
     Site,
     Slot,
@@ -151,7 +152,7 @@ class QueueOutlet:
         # Since when the queue has answered without naming an attempt that was submitted by another dispatcher.
         self._missing_since_s: dict[Key, float] = {}
 
-    def site(self, slot: Slot) -> Site:
+    def site(self, slot: Slot, request: Request) -> Site:
         return Site(layout=self._layout, group_may_write=files.group_may_write(self._layout.root))
 
     def submit(self, bundles: Sequence[Bundle]) -> None:

@@ -30,8 +30,6 @@ class SubmissionsOffer(msgspec.Struct, frozen=True):
 class Submissions:
     """Room for `limit` attempts, whatever they ask for."""
 
-    default_gpus = 0
-
     def __init__(self, limit: int, most_gpus: int = 8, place: str = WORKSPACE, *, packs: bool = False) -> None:
         self.packs = packs
         self.place = place
@@ -43,6 +41,9 @@ class Submissions:
     @property
     def is_full(self) -> bool:
         return bool(self.problem) or self.in_flight >= self.limit
+
+    def gpus_of(self, request: Request) -> int:
+        return request.gpus or 0
 
     def offer(self) -> SubmissionsOffer:
         return SubmissionsOffer(self.limit, self.most_gpus, self.problem, self.place)

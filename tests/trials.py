@@ -80,7 +80,7 @@ class Trial:
             request=Request(),
             slot=slot,
         )
-        self.bundle: Bundle = render(self.config, assigned, self.outlet.site(Slot()))
+        self.bundle: Bundle = render(self.config, assigned, self.outlet.site(Slot(), Request(0)))
         deliver(self.bundle, self.config.layout)
         self.is_started = False
 

@@ -149,9 +149,8 @@ class Capacity(OutletOffer, Protocol):
     def release(self, slot: Slot) -> None:
         """Give back what `take` gave or `adopt` counted; ValueError for a slot that is not in use."""
 
-    @property
-    def default_gpus(self) -> int:
-        """The GPUs of an attempt whose request leaves them open, where its slot has none."""
+    def gpus_of(self, request: Request) -> int:
+        """The GPUs of an attempt whose slot has none, also where its request leaves them open."""
 
     def slot_text(self, slot: Slot) -> str:
         """A slot as messages name it: `gpu 0,1`, `cpu`."""
@@ -168,8 +167,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     on PATH there, and the launcher reads the method's setup. `directories` are those of its cluster by their keys
     (`root`, `data`, `checkpoints`, `results`), for job classes that do not see the workspace. `node` is what has to be
     set up on every node before the command, None: nothing, unless the method or the entry has a container. `host` are
-    the facts about the host and the GPUs of the slot, None where they have to be found out there. `default_gpus` are
-    the GPUs of a request that leaves them open, where the slot has none.
+    the facts about the host and the GPUs of the slot, None where they have to be found out there. `gpus` is what the
+    attempt gets where its slot has none.
     """
 
     layout: Layout
@@ -181,7 +180,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     directories: Mapping[str, str] = {}
     node: NodeSetup | None = None
     host: HostFacts | None = None
-    default_gpus: int = 0
+    gpus: int = 0
 
 
 class Bundle(msgspec.Struct, frozen=True, kw_only=True):
@@ -336,8 +335,8 @@ class Outlet(Protocol):
     def first_state(self) -> State:
         """The state of an attempt that was claimed: running where it starts at once, else submitted."""
 
-    def site(self, slot: Slot) -> Site:
-        """What the bundle of an attempt in this slot is rendered for.
+    def site(self, slot: Slot, request: Request) -> Site:
+        """What the bundle of an attempt in this slot, with this request, is rendered for.
 
         Raises StorageError or OutletError when that cannot be found out.
         """

@@ -65,7 +65,7 @@ def render(config: Config, assigned: Assignment, site: Site) -> Bundle:
             directory=os.fspath(paths.directory),
             label=f"{assigned.key.job_id}.{assigned.key.number}",
             environment=environment,
-            uses_gpus=bool(assigned.slot.gpus or _gpus(assigned, site)),
+            uses_gpus=bool(assigned.slot.gpus or site.gpus),
             group_may_write=site.group_may_write,
             has_setup=bool(method.setup) and not site.is_shared,
             syncs=not site.is_shared and method.python is None,
@@ -205,7 +205,7 @@ def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
         return None
     return Facts(
         packages=os.fspath(site.layout.provenance_packages("x").parent) if site.is_shared else "",
-        gpus=_gpus(assigned, site),
+        gpus=site.gpus,
         allowed=config.provenance_env,
         left_out=tuple(assigned.entry.env),
     )
@@ -213,16 +213,10 @@ def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
 
 def _watch(config: Config, assigned: Assignment, site: Site) -> GpuWatch | None:
     """How the node watches the GPUs of the attempt, unless the pod does or no one wants to."""
-    gpus = _gpus(assigned, site)
     interval_s = node_interval_s(config.gpu_idle_of(assigned.entry.method))
-    if site.host is not None or not gpus or interval_s is None:
+    if site.host is not None or not site.gpus or interval_s is None:
         return None
-    return GpuWatch(gpus=gpus, interval_s=interval_s)
-
-
-def _gpus(assigned: Assignment, site: Site) -> int:
-    """What the attempt gets where its slot has no GPUs."""
-    return site.default_gpus if assigned.request.gpus is None else assigned.request.gpus
+    return GpuWatch(gpus=site.gpus, interval_s=interval_s)
 
 
 def _node_setup(config: Config, method: Method, entry: Entry, site: Site) -> NodeSetup | None:

@@ -135,9 +135,8 @@ class Claimer:
             # Its progress counts from zero again, and its next checkpoint is kept elsewhere.
             change |= Change(furthest_step=None, furthest_checkpoint=None, checkpoint_at=None)
         # Where the scheduler chooses the GPUs, the slot has none, and the record gets them later or never.
-        gpus = 0 if choice.slot.gpus else self._backlog.request_of(choice.entry).gpus
-        if gpus is None:
-            gpus = self._outlets[choice.outlet].capacity.default_gpus
+        capacity = self._outlets[choice.outlet].capacity
+        gpus = 0 if choice.slot.gpus else capacity.gpus_of(self._backlog.request_of(choice.entry))
         claim = Claim(gpus=gpus, gpu_share=choice.slot.gpu_share)
         tx.change(job, Event.CLAIMED, change, data=claim if claim != Claim() else None)
         if record is not None and record.time_limit is not None:

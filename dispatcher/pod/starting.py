@@ -94,7 +94,7 @@ class Starter:
             if claimed.snapshot is not None:
                 assigned = msgspec.structs.replace(assigned, code=self._copy_of(claimed.snapshot))
             refuse_env_file(self._config.now, choice.entry, choice.outlet)
-            return render(self._config.now, assigned, outlet.site(choice.slot))
+            return render(self._config.now, assigned, outlet.site(choice.slot, assigned.request))
         except DispatcherError as error:
             # What cannot be rendered is the entry's fault; a workspace that cannot be read is not.
             is_entrys = not (isinstance(error, (StorageError, OutletError, CodeError)) or files.is_passing(error))

@@ -151,7 +151,7 @@ class Place:
         assert slot is not None
         entry = Entry(job_id=job, method="m", command=("bash", "-c", script), **words)
         assigned = Assignment(entry=entry, key=key, pod="pod", request=request, slot=slot)
-        return render(self.config, assigned, self.outlet.site(slot))
+        return render(self.config, assigned, self.outlet.site(slot, request))
 
     def submit(self, job: str, script: str, **words: Any) -> Key:
         bundle = self.claim(job, script, **words)
@@ -218,7 +218,7 @@ class Place:
 
     def directory(self, key: Key) -> str:
         """The attempt's directory as it sees it."""
-        return os.fspath(self.outlet.site(Slot()).layout.attempt(key.job_id, key.number).directory)
+        return os.fspath(self.outlet.site(Slot(), Request(0)).layout.attempt(key.job_id, key.number).directory)
 
     def close(self) -> None:
         for directory in self.config.layout.jobs_dir.glob("*/*"):
@@ -339,7 +339,7 @@ class PlainPlace(Place):
         self.bed = bed
         super().__init__(root, [partial(PlainHost, name="h1", cluster="h1", ssh="h1")])
         self.node_names = ["h1"]
-        self.working = bed["h1"].path(self.outlet.site(Slot()).layout.root)
+        self.working = bed["h1"].path(self.outlet.site(Slot(), Request(0)).layout.root)
         self.working.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
@@ -392,7 +392,7 @@ class TpuPlace(Place):
         settings = {"cluster": "vm", "zone": bed.zone, "accelerator_type": "v4-8", "version": VERSION}
         super().__init__(root, [partial(TpuHost, name="vm", **settings)])
         self.node_names = [worker.name]
-        self.working = worker.path(self.outlet.site(Slot()).layout.root)
+        self.working = worker.path(self.outlet.site(Slot(), Request(0)).layout.root)
         self.working.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
@@ -450,7 +450,7 @@ class VolcanoPlace(Place):
         settings = {"namespace": bed.namespace, "kubeconfig": str(bed.kubeconfig), "image": "jax"}
         settings |= {"pvc_name": "data", "pvc_mount_path": mount}
         super().__init__(root, [partial(VolcanoHost, name="k", cluster="k", **settings)])
-        self.working = volume / self.outlet.site(Slot()).layout.root.relative_to(mount)
+        self.working = volume / self.outlet.site(Slot(), Request(0)).layout.root.relative_to(mount)
         self.working.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager

@@ -113,7 +113,7 @@ def test_the_environment_of_the_job() -> None:
 def test_an_attempt_without_gpus_sees_none_wherever_it_runs() -> None:
     """Where a scheduler keeps none from those that ask for none."""
     config = Config(layout=Layout(ROOT), matrix=ROOT / "m.json", methods={"m": Method(name="m", template=ROOT / "x")})
-    site = Site(layout=Layout(ROOT), group_may_write=False, default_gpus=1)
+    site = Site(layout=Layout(ROOT), group_may_write=False, gpus=1)
     entry = Entry(job_id="a", method="m", command=WORDS, params={"lr": 0.5})
     for gpus, shown in ((0, True), (None, False), (2, False)):
         asked = msgspec.structs.replace(assigned(entry), request=Request(gpus), slot=Slot())

@@ -162,7 +162,7 @@ def test_whether_it_uses_its_gpus_is_told_while_it_runs(place: Place) -> None:
     (driver / "nvidia-smi").chmod(0o755)
     (driver / "use").write_text("0, GPU-0, 0\n")
     place.config = msgspec.structs.replace(place.config, gpu_idle={"after_s": 1.0})
-    env = {"PATH": f"{place.outlet.site(Slot()).layout.root}/driver:{os.environ['PATH']}"}
+    env = {"PATH": f"{place.outlet.site(Slot(), Request(0)).layout.root}/driver:{os.environ['PATH']}"}
     key = place.submit("a", GATED, request=Request(gpus=1), env=env)
 
     def use() -> GpuUse | None:

@@ -33,9 +33,9 @@ def on_a_node(
     """The attempt as a host has it that is not its pod's."""
     (tmp_path / "locks").mkdir(exist_ok=True)
     node = NodeSetup(work_id=WORK_ID, work=f"{tmp_path}/work", local_dir=f"{tmp_path}/locks")
-    site = one.outlet.site(Slot())
+    site = one.outlet.site(Slot(), Request(gpus))
     seen = {"CUDA_VISIBLE_DEVICES": visible}
-    site = msgspec.structs.replace(site, node=node, is_shared=is_shared, host=None, environment=seen)
+    site = msgspec.structs.replace(site, node=node, is_shared=is_shared, host=None, environment=seen, gpus=gpus)
     assigned = Assignment(entry=one.entry, key=KEY, pod="pod", request=Request(gpus=gpus), slot=Slot())
     config = msgspec.structs.replace(one.config, **words)
     one.bundle = render(config, assigned, site)

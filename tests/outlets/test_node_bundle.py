@@ -33,7 +33,7 @@ class Site:
         (tmp_path / "locks").mkdir(exist_ok=True)
         made = NodeSetup(work_id=WORK_ID, work=f"{tmp_path}/work", local_dir=f"{tmp_path}/locks")
         node = msgspec.structs.replace(made, **words)
-        site = msgspec.structs.replace(one.outlet.site(Slot()), node=node, is_shared=is_shared)
+        site = msgspec.structs.replace(one.outlet.site(Slot(), Request(0)), node=node, is_shared=is_shared)
         assigned = Assignment(entry=one.entry, key=KEY, pod="pod", request=Request(), slot=Slot())
         self.bundle = render(one.config, assigned, site)
         assert deliver(self.bundle, one.config.layout)

@@ -34,17 +34,17 @@ class Submissions:
         refused: Callable[[Request], str],
         *,
         packs: bool,
-        default_gpus: int = 0,
+        default_gpus: Callable[[Request], int],
         free: FreeHardware | None = None,
         demand: Demand | None = None,
     ) -> None:
-        """`default_gpus`: what a request gets that leaves them open.
+        """`default_gpus`: what a request gets that leaves them open, for `gpus_of`.
 
         `free`: what the host has told of its hardware, for a pod that chooses hosts by that.
         """
         self.limit = limit
         self.packs = packs
-        self.default_gpus = default_gpus
+        self._default_gpus = default_gpus
         self.problem = ""
         self.place = ""
         self.is_awaited = False
@@ -67,6 +67,9 @@ class Submissions:
         if self.can_be_made:
             return not self.limit
         return bool(self.problem) or self.in_flight >= self.limit
+
+    def gpus_of(self, request: Request) -> int:
+        return self._default_gpus(request) if request.gpus is None else request.gpus
 
     def offer(self) -> BatchOffer:
         refused = self._free.refused() if self._free is not None else {}

@@ -18,11 +18,11 @@ from dispatcher.base.variables import PLACES
 from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Cluster, Host, Location
-from dispatcher.outlets.base import WORKSPACE, Bundle
+from dispatcher.outlets.base import WORKSPACE, Bundle, Request
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.batch.scheduler import Limits, Scheduler
-from dispatcher.outlets.node.setup import NodeSetup, node_setup
+from dispatcher.outlets.node.setup import Gpus, NodeSetup, node_setup
 from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello
 from dispatcher.templates.shell import quoted
 from dispatcher.workspace import Layout
@@ -118,10 +118,12 @@ class Landing:
         root = self.cluster.root
         return {**found, "root": posixpath.join(root, self.workspace_id)} if root is not None else found
 
-    def node(self) -> NodeSetup:
+    def node(self, request: Request) -> NodeSetup:
         """What is set up on every node before a command; OutletError before the host was reached."""
         self.layout()
-        return node_setup(self.cluster, self._host, work_id=self.workspace_id, base=self._base)
+        kind = self._scheduler.gpu_kind(request)
+        gpus: Gpus = "" if kind == "cpu" else kind
+        return node_setup(self.cluster, self._host, work_id=self.workspace_id, base=self._base, gpus=gpus)
 
     def due_in_s(self) -> float:
         return max(0.0, self._next_s - time.monotonic())

@@ -27,6 +27,7 @@ from dispatcher.outlets.base import (
     Pending,
     Placement,
     Report,
+    Request,
     Site,
     Slot,
     Status,
@@ -82,7 +83,7 @@ class BatchOutlet:
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
         knows_hardware = context.by_hardware and most
-        free = FreeHardware(host, config.hosts, config.layout.root) if knows_hardware else None
+        free = FreeHardware(host, config.hosts, config.layout.root, scheduler.default_gpus) if knows_hardware else None
         # Every live dispatcher looks for room at each poll interval.
         self._demand = Demand(3 * self._interval_s + _SOON_S)
         self.capacity = Submissions(
@@ -126,7 +127,7 @@ class BatchOutlet:
         self.capacity.is_awaited = bool(self.capacity.limit)
         self._problems.note(self.capacity)
 
-    def site(self, slot: Slot) -> Site:
+    def site(self, slot: Slot, request: Request) -> Site:
         layout = self._landing.layout()
         return Site(
             layout=layout,
@@ -134,8 +135,8 @@ class BatchOutlet:
             launcher=LAUNCHER,
             is_shared=self._landing.is_shared,
             directories=self._landing.directories(),
-            node=self._landing.node(),
-            default_gpus=self.capacity.default_gpus,
+            node=self._landing.node(request),
+            gpus=self.capacity.gpus_of(request),
         )
 
     def submit(self, bundles: Sequence[Bundle]) -> None:

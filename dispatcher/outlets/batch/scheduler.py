@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dispatcher.hosts.types import SlotType
 from dispatcher.outlets.base import Bundle, Key, Request
 from dispatcher.outlets.remote.operations import Confirm, Operation
 from dispatcher.workspace import Layout
@@ -133,9 +134,11 @@ class Scheduler(Protocol):
     def makes_packs(self) -> bool:
         """Whether several attempts go in one job, one after the other; if not, each group of a submission has one."""
 
-    @property
-    def default_gpus(self) -> int:
-        """The GPUs that a request gets which leaves them open."""
+    def default_gpus(self, request: Request) -> int:
+        """The GPUs that this request gets, which leaves them open."""
+
+    def gpu_kind(self, request: Request) -> SlotType:
+        """What the slots are where this request goes to."""
 
     def refuses(self, request: Request) -> str:
         """Why the configured host can never run it; empty when it may."""

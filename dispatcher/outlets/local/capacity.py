@@ -62,7 +62,9 @@ class LocalCapacity:
 
     # An attempt here costs no submission.
     packs = False
-    default_gpus = 0
+
+    def gpus_of(self, request: Request) -> int:
+        return request.gpus or 0
 
     @property
     def place(self) -> str:

@@ -25,6 +25,7 @@ from dispatcher.outlets.base import (
     Orphan,
     Placement,
     Report,
+    Request,
     Running,
     Site,
     Slot,
@@ -91,7 +92,7 @@ class LocalOutlet:
         self._trees: dict[Key, Tree] = {}
         self._ended: dict[Key, Report] = {}
 
-    def site(self, slot: Slot) -> Site:
+    def site(self, slot: Slot, request: Request) -> Site:
         return Site(
             layout=self._layout,
             group_may_write=files.group_may_write(self._layout.root),

@@ -11,7 +11,7 @@ import msgspec
 
 from dispatcher.base.variables import PLACES
 from dispatcher.checkpoints.storage import is_url
-from dispatcher.hosts.types import Cluster, Container, Host, PbsHost, PlainHost, SlurmHost
+from dispatcher.hosts.types import Cluster, Container, Host, PlainHost
 
 Gpus = Literal["", "cuda", "rocm"]
 
@@ -44,7 +44,7 @@ class NodeSetup(msgspec.Struct, frozen=True, kw_only=True):
     `work_id` tells workspaces apart that share a work directory. `env` are variables of the cluster and the host, which
     the method and the entry override. `work` is where code is extracted, empty: the node's directory for temporary
     files. `images` is where converted images of containers are kept. `directories` are shown to containers. `gpus` is
-    the kind of GPUs that the host has. `local_dir` is a directory of the node itself, for locks.
+    the kind of GPUs that the nodes have. `local_dir` is a directory of the node itself, for locks.
     """
 
     work_id: str
@@ -62,7 +62,7 @@ class NodeSetup(msgspec.Struct, frozen=True, kw_only=True):
     local_dir: str = "/tmp"
 
 
-def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> NodeSetup:
+def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str, gpus: Gpus = "cuda") -> NodeSetup:
     """What nodes of `host` need. `base` is the directory for what the dispatcher keeps there."""
     places = (cluster.root, cluster.data, cluster.checkpoints, cluster.results)
     return NodeSetup(
@@ -77,7 +77,7 @@ def node_setup(cluster: Cluster, host: Host, *, work_id: str, base: str) -> Node
         images=f"{cluster.share or base}/images",
         directories=tuple(dict.fromkeys(path for path in places if path and not is_url(path))),
         container=host.container,
-        gpus=_gpus(host),
+        gpus=gpus,
     )
 
 
@@ -125,8 +125,3 @@ def _without_password(address: str) -> tuple[str, str | None]:
     password = found["password"]
     # The address of MySQL is a data source name, in which nothing is escaped.
     return f"{found['before']}:@{found['after']}", password if address.startswith("mysql:") else unquote(password)
-
-
-def _gpus(host: Host) -> Gpus:
-    kind = host.slot_type if isinstance(host, (SlurmHost, PbsHost)) else "cuda"
-    return "" if kind == "cpu" else kind

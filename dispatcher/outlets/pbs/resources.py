@@ -39,7 +39,9 @@ def host_for(host: PbsHost, request: Request) -> PbsHost:
     options = request.pbs or PbsOptions()
     queues = _queues(host, request, options) or (PbsQueue(""),)
     seen = [_in_queue(host, queue, options) for queue in queues]
-    shapes = [(each.pbsbatch_args, resource_arguments(each, request, None)) for each in seen]
+    shapes = [
+        (request.gpus and each.slot_type, each.pbsbatch_args, resource_arguments(each, request, None)) for each in seen
+    ]
     # A job has one shape, so a queue where it would have another one cannot take it in place of the first.
     alike = tuple(queue for queue, shape in zip(queues, shapes, strict=True) if queue.name and shape == shapes[0])
     return msgspec.structs.replace(seen[0], queues=alike, cpu_queues=())
@@ -69,7 +71,9 @@ def refuses(host: PbsHost, request: Request) -> str:
     """Why the host can never run it; empty when it may."""
     gpus = request.gpus or 0
     if gpus and host.slot_type == "cpu":
-        return f"{host.name} has CPU slots only (slot_type: cpu)"
+        first = host.queues[0] if host.queues else PbsQueue("")
+        where = f"queue {first.name} of {host.name}" if first.slot_type == "cpu" else host.name
+        return f"{where} has CPU slots only (slot_type: cpu)"
     if not gpus or not (host.chips or request.chip):
         return ""
     if not host.chips:

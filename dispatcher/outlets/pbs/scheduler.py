@@ -17,7 +17,7 @@ from typing import Any, Final
 from dispatcher.base.messages import shortened
 from dispatcher.errors import ConfigError, OutletError
 from dispatcher.hosts.options import project_of
-from dispatcher.hosts.types import PbsHost, PbsOptions
+from dispatcher.hosts.types import PbsHost, PbsOptions, SlotType
 from dispatcher.outlets.base import NOT_REACHED, Bundle, Key, Request
 from dispatcher.outlets.batch.scheduler import (
     Accepted,
@@ -50,17 +50,23 @@ class PbsScheduler:
     programs: Sequence[str] = ("qsub", "qstat", "qdel", "qselect", "qsig")
     makes_arrays = False
     makes_packs = True
-    default_gpus = 0
 
     def __init__(self, host: PbsHost, layout: Layout) -> None:
         self._host = host
         self._layout = layout
+        self._hosts_for: dict[Request, PbsHost] = {}
         for queue in host.queues or (None,):
             options = None if queue is None else PbsOptions(queue=queue.name)
             self._options("d-...", "/dev/null", Request(0, pbs=options), None)
 
+    def default_gpus(self, request: Request) -> int:
+        return 0
+
+    def gpu_kind(self, request: Request) -> SlotType:
+        return self._host_for(request).slot_type
+
     def refuses(self, request: Request) -> str:
-        why = resources.refuses(resources.host_for(self._host, request), request)
+        why = resources.refuses(self._host_for(request), request)
         if why:
             return why
         try:
@@ -95,7 +101,7 @@ class PbsScheduler:
         return files
 
     def launcher(self, request: Request) -> Sequence[str]:
-        if resources.node_count(resources.host_for(self._host, request), request) == 1:
+        if resources.node_count(self._host_for(request), request) == 1:
             return ()
         # The batch script tells where its submission's files are.
         return ("bash", "-c", f'exec bash "$DISPATCHER_SUBMISSION_DIR/{_NODES_FILE}" "$@"', "nodes")
@@ -108,7 +114,7 @@ class PbsScheduler:
         except ConfigError as error:
             # Only a walltime can be new here: that of an attempt with a time limit.
             raise OutletError(str(error)) from None
-        queues = resources.host_for(self._host, submission.request).queues
+        queues = self._host_for(submission.request).queues
         return programs.submit([queue.name for queue in queues], [*options, os.fspath(script)])
 
     def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
@@ -184,11 +190,16 @@ class PbsScheduler:
         return Limits(in_flight=min((each for each in most if each is not None), default=None))
 
     def _options(self, name: str, output: str, request: Request, walltime_s: float | None) -> list[str]:
-        host = resources.host_for(self._host, request)
+        host = self._host_for(request)
         added = arguments.read(host)
         wanted = resources.resource_arguments(host, request, walltime_s, added.of_chunks)
         project = project_of(host, self._layout.root.name, dict(request.projects))
         return arguments.arguments(host, name, output, wanted, project, added)
+
+    def _host_for(self, request: Request) -> PbsHost:
+        if request not in self._hosts_for:
+            self._hosts_for[request] = resources.host_for(self._host, request)
+        return self._hosts_for[request]
 
     def _walltime_s(self, submission: Submission) -> float | None:
         if not submission.time_limit_s:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.errors import OutletError
+from dispatcher.hosts.types import SlotType
 from dispatcher.outlets.base import Key, Request
 from dispatcher.outlets.batch.scheduler import (
     Accepted,
@@ -41,10 +42,15 @@ class LaunchingScheduler:
 
     makes_arrays = False
     makes_packs = False
-    default_gpus = 0
 
     def __init__(self, name: str) -> None:
         self._name = name
+
+    def default_gpus(self, request: Request) -> int:
+        return 0
+
+    def gpu_kind(self, request: Request) -> SlotType:
+        return "cuda"
 
     def scripts(self, submission: Submission) -> Mapping[str, bytes]:
         return {}

@@ -32,10 +32,12 @@ class PlainScheduler(LaunchingScheduler):
     def __init__(self, host: PlainHost, cluster: Cluster, root: Path) -> None:
         super().__init__(host.name)
         self._host = host
-        # An entry that does not say gets a GPU where there are some.
-        self.default_gpus = 1 if host.chips else 0
         self._cluster = cluster
         self._root = root
+
+    def default_gpus(self, request: Request) -> int:
+        """An entry that does not say gets a GPU where there are some."""
+        return 1 if self._host.chips else 0
 
     def where(self) -> Confirm:
         """An alias of ssh may lead to another machine by now."""
@@ -55,7 +57,7 @@ class PlainScheduler(LaunchingScheduler):
             directory=directory,
             root=str(root),
             environment=bundle.environment,
-            gpus=self.default_gpus if submission.request.gpus is None else submission.request.gpus,
+            gpus=self.default_gpus(submission.request) if submission.request.gpus is None else submission.request.gpus,
             only=self._host.visible_gpus,
             chip=submission.request.chip,
             chips=tuple(self._host.chips),

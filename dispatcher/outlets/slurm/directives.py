@@ -16,7 +16,7 @@ import msgspec
 from dispatcher.errors import ConfigError
 from dispatcher.hosts.types import Hosts, SlurmHost
 from dispatcher.outlets.base import Request
-from dispatcher.outlets.slurm.resources import Option, host_for, partition_options, resource_options
+from dispatcher.outlets.slurm.resources import Option, partition_options, resource_options
 
 # SLURM sends the signal up to so much earlier than asked (man sbatch, --signal).
 SIGNAL_RESOLUTION_S: Final = 60
@@ -87,14 +87,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> list[str]:
-    """The `#SBATCH` lines of a submission, in order; ConfigError for `sbatch_args` that contradict one of them."""
-    host = host_for(host, request)
+    """The `#SBATCH` lines of a submission, in order; ConfigError for `sbatch_args` that contradict one of them.
+
+    `host` is as it is for the request (resources.host_for).
+    """
     signal_s = signal_time_s(job.grace_s)
     limit_s = job.attempts * job.time_limit_s + signal_s if job.time_limit_s else None
     generated: list[Option] = [
         ("job-name", job.name),
         *([("array", f"0-{job.array_size - 1}")] if job.array_size > 1 else []),
-        *partition_options(host, request),
+        *partition_options(host),
         *resource_options(host, hosts, request),
         *_accounting(host, job.wckey),
         *([("time", str(_minutes(limit_s)))] if limit_s else []),
@@ -110,10 +112,12 @@ def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> lis
     return [directive(*option) for option in _with_gres([*generated, *added])]
 
 
-def own_variables(host: SlurmHost, request: Request, wckey: str | None) -> dict[str, None]:
-    """The variables of the site that must not count for such a job, because the configuration says what they say."""
-    host = host_for(host, request)
-    configured = [*_accounting(host, wckey), *partition_options(host, request), *read_arguments(host.sbatch_args)]
+def own_variables(host: SlurmHost, wckey: str | None) -> dict[str, None]:
+    """The variables of the site that must not count for a job, because the configuration says what they say.
+
+    `host` is as it is for the job's request.
+    """
+    configured = [*_accounting(host, wckey), *partition_options(host), *read_arguments(host.sbatch_args)]
     names = {name for name, _ in configured}
     return {f"SBATCH_{name.upper()}": None for name in _OF_THE_SITE if name in names}
 

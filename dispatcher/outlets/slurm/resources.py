@@ -38,10 +38,15 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def host_for(host: SlurmHost, request: Request) -> SlurmHost:
-    """The host as it is for this request: the partitions where it may run, and what these and its options set."""
-    chosen = partitions_for(host, request)
-    seen = _in_partition(host, chosen[0] if chosen else Partition(""), request)
-    return msgspec.structs.replace(seen, partitions=tuple(chosen), cpu_partitions=())
+    """The host as it is for this request: the partitions where it may run, the preferred first, and what these and its
+    options set. What is asked for, and refused, follows from that. No partitions: SLURM's own default.
+    """
+    chosen = _partitions(host, request)
+    seen = [_in_partition(host, partition, request) for partition in chosen or [Partition("")]]
+    shapes = [_shape_in(one, partition, request) for one, partition in zip(seen, chosen, strict=False)]
+    # A job has one shape, so partitions where it would have another one cannot be in its list.
+    alike = tuple(partition for partition, shape in zip(chosen, shapes, strict=True) if shape == shapes[0])
+    return msgspec.structs.replace(seen[0], partitions=alike, cpu_partitions=())
 
 
 def _in_partition(host: SlurmHost, partition: Partition, request: Request) -> SlurmHost:
@@ -62,7 +67,9 @@ def refusal(host: SlurmHost, request: Request) -> str:
     """Why the host can never run such a request; empty when it may."""
     shape = shape_of(host, request)
     if shape.gpus and host.slot_type == "cpu":
-        return f"{host.name} has slot_type cpu, and {shape.gpus} GPUs are asked for"
+        first = host.partitions[0] if host.partitions else Partition("")
+        where = f"partition {first.name} of {host.name}" if first.slot_type == "cpu" else host.name
+        return f"{where} has slot_type cpu, and {shape.gpus} GPUs are asked for"
     if shape.gpus and request.chip and host.chips and request.chip not in host.chips:
         return f"{host.name} has no {request.chip}, but {', '.join(sorted(host.chips))}"
     most = _most_gpus(host, request.chip)
@@ -75,8 +82,7 @@ def refusal(host: SlurmHost, request: Request) -> str:
 
 def shape_of(host: SlurmHost, request: Request) -> Shape:
     """The GPUs and nodes of a request; one that leaves GPUs open (None) gets one where slots are GPUs."""
-    is_cpu_host = host.slot_type == "cpu"
-    gpus = request.gpus if request.gpus is not None else 0 if is_cpu_host else 1
+    gpus = int(host.slot_type != "cpu") if request.gpus is None else request.gpus
     nodes = max(1, request.nodes)
     if gpus and host.slots_per_node:
         nodes = max(nodes, math.ceil(gpus / host.slots_per_node))
@@ -104,27 +110,18 @@ def resource_options(host: SlurmHost, hosts: Hosts, request: Request) -> list[Op
     return options
 
 
-def partition_options(host: SlurmHost, request: Request) -> list[Option]:
+def partition_options(host: SlurmHost) -> list[Option]:
     """Where the job may run; SLURM takes the partition of a list that can start it first."""
-    chosen = partitions_for(host, request)
-    if not chosen:
+    if not host.partitions:
         return []
-    constraint = chosen[0].constraint
-    options = [("partition", ",".join(partition.name for partition in chosen))]
+    constraint = host.partitions[0].constraint
+    options = [("partition", ",".join(partition.name for partition in host.partitions))]
     return [*options, ("constraint", constraint)] if constraint else options
 
 
-def partitions_for(host: SlurmHost, request: Request) -> list[Partition]:
-    """The partitions where it may run, the preferred first; none: SLURM's own default."""
-    chosen = _partitions(host, request)
-    shapes = [_shape_in(host, partition, request) for partition in chosen]
-    # A job has one shape, so partitions where it would have another one cannot be in its list.
-    return [partition for partition, shape in zip(chosen, shapes, strict=True) if shape == shapes[0]]
-
-
 def _shape_in(host: SlurmHost, partition: Partition, request: Request) -> object:
-    seen = _in_partition(host, partition, request)
-    return partition.constraint, seen.sbatch_args, resource_options(seen, Hosts(), request)
+    kind = host.slot_type if shape_of(host, request).gpus else ""
+    return partition.constraint, kind, host.sbatch_args, resource_options(host, Hosts(), request)
 
 
 def _partitions(host: SlurmHost, request: Request) -> list[Partition]:
@@ -132,10 +129,17 @@ def _partitions(host: SlurmHost, request: Request) -> list[Partition]:
     if request.slurm is not None and request.slurm.partition:
         name = request.slurm.partition
         return [known.get(name, Partition(name))]
-    gpus = shape_of(host, request).gpus
-    if not gpus and host.cpu_partitions:
-        return [known.get(name, Partition(name)) for name in host.cpu_partitions]
     with_gpus = [partition for partition in host.partitions if (partition.slot_type or host.slot_type) != "cpu"]
+    if request.gpus is None:
+        # The default partition says what a job is that does not.
+        asked = [partition for partition in host.partitions if partition.default] or host.partitions
+        kinds = [partition.slot_type or host.slot_type for partition in asked] or [host.slot_type]
+        gpus = any(kind != "cpu" for kind in kinds)
+    else:
+        gpus = request.gpus > 0
+    if not gpus and host.cpu_partitions:
+        named = [known.get(name, Partition(name)) for name in host.cpu_partitions]
+        return [msgspec.structs.replace(partition, slot_type="cpu") for partition in named]
     usable = with_gpus if gpus and with_gpus else host.partitions
     default_first = sorted(usable, key=lambda partition: not partition.default)
     if default_first and default_first[0].default and not request.chip:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dispatcher.errors import ConfigError, TemplateError
 from dispatcher.hosts.options import project_of
-from dispatcher.hosts.types import Hosts, SlurmHost
+from dispatcher.hosts.types import Hosts, SlotType, SlurmHost
 from dispatcher.outlets.base import Key, Request
 from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, JobState, Limits, Refused, Submission, Submitted
 from dispatcher.outlets.remote.operations import Confirm, Operation, Run
@@ -47,16 +47,22 @@ class SlurmScheduler:
         self._hosts = hosts
         self._layout = layout
         self._grace_s = grace_s
-        self.default_gpus = shape_of(host, Request()).gpus
+        self._hosts_for: dict[Request, SlurmHost] = {}
         of_partitions = [word for partition in host.partitions for word in partition.sbatch_args]
         check_arguments(host, [*read_arguments(host.sbatch_args), *read_arguments(of_partitions)])
 
+    def default_gpus(self, request: Request) -> int:
+        return shape_of(self._host_for(request), request).gpus
+
+    def gpu_kind(self, request: Request) -> SlotType:
+        return self._host_for(request).slot_type
+
     def refuses(self, request: Request) -> str:
-        host = host_for(self._host, request)
+        host = self._host_for(request)
         return refusal(host, request) or "; ".join(self._contradictions(host, request))
 
     def launcher(self, request: Request) -> Sequence[str]:
-        return start_on_nodes(shape_of(host_for(self._host, request), request).nodes, request.cpus)
+        return start_on_nodes(shape_of(self._host_for(request), request).nodes, request.cpus)
 
     def scripts(self, submission: Submission) -> Mapping[str, bytes]:
         if len(submission.name) > LONGEST_NAME:
@@ -69,7 +75,7 @@ class SlurmScheduler:
 
     def submit(self, submission: Submission) -> Operation:
         script = str(submission.layout.submission_script(submission.name))
-        own = own_variables(self._host, submission.request, self._wckey(submission))
+        own = own_variables(self._host_for(submission.request), self._wckey(submission))
         return self._named(submitting.submit(script, own))
 
     def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
@@ -110,6 +116,11 @@ class SlurmScheduler:
         self._hosts = gres.existing_first(self._hosts, gres.read_types(types))
         return submitting.limits(limits, self._host.account)
 
+    def _host_for(self, request: Request) -> SlurmHost:
+        if request not in self._hosts_for:
+            self._hosts_for[request] = host_for(self._host, request)
+        return self._hosts_for[request]
+
     def _named(self, run: R) -> R:
         return questions.in_cluster(run, self._host.clusters)
 
@@ -118,7 +129,7 @@ class SlurmScheduler:
 
     def _contradictions(self, host: SlurmHost, request: Request) -> list[str]:
         """What of `sbatch_args` contradicts what such an attempt asks for."""
-        generated = [*partition_options(host, request), *resource_options(host, self._hosts, request)]
+        generated = [*partition_options(host), *resource_options(host, self._hosts, request)]
         try:
             return contradictions(read_arguments(host.sbatch_args), generated)
         except ConfigError as error:
@@ -140,7 +151,7 @@ class SlurmScheduler:
             grace_s=self._grace_s,
             wckey=self._wckey(submission),
         )
-        head = directives(self._host, self._hosts, submission.request, job)
+        head = directives(self._host_for(submission.request), self._hosts, submission.request, job)
         values = {
             "directories": list(submission.directories),
             "groups": [" ".join(str(index) for index in group) for group in submission.groups],

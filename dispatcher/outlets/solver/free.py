@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from dispatcher.hosts.types import AnyHost, Hosts, PlainHost, TpuHost, VolcanoHost
+from dispatcher.hosts.types import AnyHost, Hosts, TpuHost
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.solver.query import questions, read_report
 from dispatcher.outlets.solver.reports import HostReport, Unreachable, VmReport
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal
 from dispatcher.outlets.solver.solve import give, judge
-from dispatcher.outlets.volcano.resources import shape_of
 
 # While attempts are to be placed, a host is asked so often, sooner when one of the pod's own attempts has ended there.
 # What it has told longer ago than USE_FOR_S is not used.
@@ -30,11 +29,19 @@ AWAITED_S: Final = 10.0
 class FreeHardware:
     """One host. `outlook` says that an answer is wanted, and `due_in_s` then shows when to ask."""
 
-    def __init__(self, host: AnyHost, hosts: Hosts, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        """`root`: of the workspace."""
+    def __init__(
+        self,
+        host: AnyHost,
+        hosts: Hosts,
+        root: Path,
+        default_gpus: Callable[[Request], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`root`: of the workspace. `default_gpus`: what the host's scheduler gives a request that leaves them open."""
         self._host = host
         self._hosts = hosts
         self._root = root
+        self._default_gpus = default_gpus
         self._clock = clock
         self._report: HostReport | None = None
         self._told_s = 0.0
@@ -116,26 +123,14 @@ class FreeHardware:
         return left_s if left_s > 0 else None
 
     def _asked(self, request: Request) -> HardwareRequest:
-        """The request as the host's outlet takes it: where GPUs are left open, it is one if the host has any."""
+        """The request as the host's outlet takes it; whatever runs on a TPU VM has its chips."""
+        default = 1 if isinstance(self._host, TpuHost) else self._default_gpus(request)
         return HardwareRequest(
             chip=request.chip,
-            min_chips=_default_gpus(self._host, request) if request.gpus is None else request.gpus,
+            min_chips=default if request.gpus is None else request.gpus,
             cpus=request.cpus,
             memory_mib=request.memory_mib,
             nodes=request.nodes,
             slurm=request.slurm,
             pbs=request.pbs,
         )
-
-
-def _default_gpus(host: AnyHost, request: Request) -> int:
-    """The GPUs of an attempt that leaves them open."""
-    match host:
-        case VolcanoHost():
-            return shape_of(host, request).gpus
-        case PlainHost():
-            return int(bool(host.chips))
-        case TpuHost():
-            return 1
-        case _:
-            return int(host.slot_type != "cpu")

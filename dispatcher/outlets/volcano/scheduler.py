@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dispatcher import contract
 from dispatcher.errors import ConfigError, OutletError, TemplateError
-from dispatcher.hosts.types import VolcanoHost
+from dispatcher.hosts.types import SlotType, VolcanoHost
 from dispatcher.outlets.base import Bundle, Key, Request, Slot
 from dispatcher.outlets.batch.scheduler import (
     Accepted,
@@ -65,12 +65,17 @@ class VolcanoScheduler:
         self._host = host
         self._layout = layout
         self._grace_s = grace_s
-        self.default_gpus = shape_of(host, Request()).gpus
         self._kubectl = Kubectl(host, layout.root)
         try:
             self.submit(_EXAMPLE)
         except TemplateError as error:
             raise ConfigError(str(error)) from None
+
+    def default_gpus(self, request: Request) -> int:
+        return shape_of(self._host, request).gpus
+
+    def gpu_kind(self, request: Request) -> SlotType:
+        return "cuda"
 
     def refuses(self, request: Request) -> str:
         return refusal(self._host, request)

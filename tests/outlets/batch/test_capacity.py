@@ -7,7 +7,8 @@ from dispatcher.outlets.batch.capacity import Submissions
 
 
 def submissions(limit: int = 8) -> Submissions:
-    return Submissions(limit, lambda request: "" if (request.gpus or 0) <= 4 else "too many", packs=False)
+    refused = lambda request: "" if (request.gpus or 0) <= 4 else "too many"  # noqa: E731 -- shorter
+    return Submissions(limit, refused, packs=False, default_gpus=lambda request: request.nodes)
 
 
 def test_no_more_than_the_limit() -> None:
@@ -15,6 +16,11 @@ def test_no_more_than_the_limit() -> None:
     assert [made.take(Request(1)) for _ in range(3)] == [Slot(), Slot(), None]
     made.release(Slot())
     assert made.take(Request(0)) == Slot()
+
+
+def test_gpus_that_are_left_open_are_those_of_the_request() -> None:
+    given = [submissions().gpus_of(request) for request in (Request(), Request(nodes=2), Request(0), Request(4))]
+    assert given == [1, 2, 0, 4]
 
 
 def test_gpus_that_an_entry_names() -> None:

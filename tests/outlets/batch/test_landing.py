@@ -7,10 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dispatcher.hosts.types import Cluster, VolcanoHost
-from dispatcher.outlets.base import WORKSPACE
+from dispatcher.hosts.types import Cluster, Hosts, Partition, SlurmHost, SlurmOptions, VolcanoHost
+from dispatcher.outlets.base import WORKSPACE, Request
 from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.remote.operations import Confirm, Greeting, Hello, Ran
+from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 from dispatcher.workspace import Layout
 
@@ -18,10 +19,11 @@ HOST = VolcanoHost(name="cloud", cluster="c", image="train:1", pvc_name="data", 
 HOME = "/data"
 
 
-def landed(root: Path, cluster: Cluster, *, sees_workspace: bool = False) -> Landing:
+def landed(root: Path, cluster: Cluster, *, sees_workspace: bool = False, slurm: SlurmHost | None = None) -> Landing:
     """After the first answer of a host where `~` is the volume's root."""
     layout = Layout(root)
-    landing = Landing(layout, "pod-a", HOST, cluster, VolcanoScheduler(HOST, layout, 5.0))
+    scheduler = VolcanoScheduler(HOST, layout, 5.0) if slurm is None else SlurmScheduler(slurm, Hosts(), layout, 5.0)
+    landing = Landing(layout, "pod-a", slurm or HOST, cluster, scheduler)
     ((where,), take_in) = msgspec.structs.astuple(landing.steps()[0])
     assert isinstance(where, Confirm)
     take_in([Ran(exit_code=0, out="uid-of-kube-system")])
@@ -56,7 +58,7 @@ def test_attempts_are_on_the_volume(tmp_path: Path, cluster: Cluster, base: str)
     landing = landed(tmp_path, cluster)
     assert landing.layout().root == Path(base, landing.workspace_id)
     assert landing.share == base
-    assert landing.node().work == (cluster.work or "").replace("~", HOME)
+    assert landing.node(Request(0)).work == (cluster.work or "").replace("~", HOME)
 
 
 @pytest.mark.parametrize(("share", "code"), [("/data/share", "/data/share"), ("/shared", "/data/.dispatcher")])
@@ -76,6 +78,13 @@ def test_an_object_store_for_checkpoints_is_used_wherever_the_workspace_is(
 ) -> None:
     landing = landed(tmp_path, Cluster(name="c", checkpoints="s3://lab/ck"), sees_workspace=sees_workspace)
     assert landing.place == "s3://lab/ck"
-    assert landing.node().env == {"DISPATCHER_CHECKPOINTS_OVERRIDE": "s3://lab/ck"}
+    assert landing.node(Request(0)).env == {"DISPATCHER_CHECKPOINTS_OVERRIDE": "s3://lab/ck"}
     own = Cluster(name="c", checkpoints="s3://lab/ck", env={"DISPATCHER_CHECKPOINTS_OVERRIDE": "gs://mine"})
-    assert landed(tmp_path, own, sees_workspace=sees_workspace).node().env == own.env
+    assert landed(tmp_path, own, sees_workspace=sees_workspace).node(Request(0)).env == own.env
+
+
+@pytest.mark.parametrize(("partition", "kind"), [("a", "cuda"), ("amd", "rocm"), ("cpu", ""), ("new", "cuda")])
+def test_a_container_has_the_gpus_of_the_partition(tmp_path: Path, partition: str, kind: str) -> None:
+    partitions = (Partition("a"), Partition("amd", slot_type="rocm"), Partition("cpu", slot_type="cpu"))
+    landing = landed(tmp_path, Cluster(name="c"), slurm=SlurmHost(name="hpc", cluster="c", partitions=partitions))
+    assert landing.node(Request(slurm=SlurmOptions(partition=partition))).gpus == kind

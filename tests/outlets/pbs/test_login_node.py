@@ -23,7 +23,7 @@ def place(
     ssh = start_ssh(["login"], shared=[pbs.directory], env={"PBS_CONF_FILE": os.fspath(pbs.conf)})
     monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(ssh.config))
     made = PbsPlace(tmp_path / "a'; echo foo", pbs, ssh="login")
-    made.working = ssh["login"].path(made.outlet.site(made.outlet.capacity.take(Request(0))).layout.root)
+    made.working = ssh["login"].path(made.outlet.site(made.outlet.capacity.take(Request(0)), Request(0)).layout.root)
     made.working.mkdir(parents=True, exist_ok=True)
     try:
         yield made

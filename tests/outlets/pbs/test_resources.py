@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from dispatcher.hosts.types import PbsHost, PbsOptions, PbsQueue
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.pbs.resources import host_for, node_count, refuses, resource_arguments, walltime_text
+from dispatcher.outlets.pbs.scheduler import PbsScheduler
+from dispatcher.workspace import Layout
 
 
 def host(**words: Any) -> PbsHost:
@@ -121,6 +124,28 @@ def test_queues_and_options_of_a_job(
     seen = host_for(host(**settings), request_)
     assert [queue.name for queue in seen.queues] == queues
     assert resource_arguments(seen, request_, None)[1] == f"select={select}"
+
+
+@pytest.mark.parametrize(
+    ("request_", "kind"),
+    [
+        (Request(1), "cuda"),
+        (Request(1, pbs=PbsOptions(queue="amd")), "rocm"),
+        (Request(0, pbs=PbsOptions(queue="cpu")), "cpu"),
+        (Request(1, pbs=PbsOptions(queue="new")), "cuda"),
+    ],
+)
+def test_the_kind_of_gpus_is_that_of_the_queue(request_: Request, kind: str) -> None:
+    queues = (*QUEUES, PbsQueue("amd", slot_type="rocm"))
+    assert PbsScheduler(host(queues=queues), Layout(Path("/w"))).gpu_kind(request_) == kind
+    names = [queue.name for queue in host_for(host(queues=queues), Request(1)).queues]
+    assert names == ["gpu", "more"], "a container is given the devices of one kind"
+
+
+def test_a_job_with_gpus_in_a_queue_without() -> None:
+    request = Request(1, pbs=PbsOptions(queue="cpu"))
+    why = refuses(host_for(host(queues=QUEUES), request), request)
+    assert why == "queue cpu of hpc has CPU slots only (slot_type: cpu)"
 
 
 def test_arguments_of_host_queue_and_job() -> None:

@@ -18,6 +18,7 @@ from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, Limits, Phase
 from dispatcher.outlets.remote.operations import Failed, Ran, Run
 from dispatcher.outlets.slurm import cancelling, questions, submitting
 from dispatcher.outlets.slurm.directives import own_variables
+from dispatcher.outlets.slurm.resources import host_for
 from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 from dispatcher.outlets.solver.slurm import questions as slurm_questions
 from dispatcher.workspace import Layout
@@ -381,10 +382,10 @@ def test_a_login_whose_modules_name_several_clusters(tmp_path: Path, names: str,
 )
 def test_what_is_configured_comes_before_the_modules_of_a_site(settings: dict[str, Any], unset: set[str]) -> None:
     host = SlurmHost(name="hpc", cluster="hpc", **settings)
-    assert set(own_variables(host, Request(0), None)) == unset
+    assert set(own_variables(host_for(host, Request(0)), None)) == unset
 
 
 def test_options_of_a_job_come_before_the_modules_of_a_site() -> None:
     request = Request(0, slurm=SlurmOptions(partition="fast"))
     host = SlurmHost(name="hpc", cluster="hpc")
-    assert set(own_variables(host, request, "team")) == {"SBATCH_PARTITION", "SBATCH_WCKEY"}
+    assert set(own_variables(host_for(host, request), "team")) == {"SBATCH_PARTITION", "SBATCH_WCKEY"}

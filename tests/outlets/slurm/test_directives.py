@@ -13,6 +13,7 @@ from dispatcher.hosts.types import Hosts, Partition, SlurmHost, SlurmOptions
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.batch.scheduler import Submission
 from dispatcher.outlets.slurm.directives import Job, directive, directives, file_pattern, read_arguments
+from dispatcher.outlets.slurm.resources import host_for
 from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 from dispatcher.workspace import Layout
 
@@ -21,7 +22,8 @@ JOB = Job(name="d-1", chdir="/data", output="/data/0.log", grace_s=30)
 
 def lines(request: Request | None = None, job: Job = JOB, **keys: Any) -> list[str]:
     host = SlurmHost(name="hpc", cluster="hpc", **{"slot_type": "cpu", **keys})
-    made = directives(host, Hosts(), request or Request(gpus=0), job)
+    asked = request or Request(gpus=0)
+    made = directives(host_for(host, asked), Hosts(), asked, job)
     assert all(line.startswith("#SBATCH ") for line in made)
     return [line.removeprefix("#SBATCH ") for line in made]
 

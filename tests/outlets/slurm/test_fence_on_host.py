@@ -15,7 +15,7 @@ from fleet import wait_until
 from outlets.places import Place
 
 from dispatcher.hosts.types import Cluster, SlurmHost
-from dispatcher.outlets.base import NOT_REACHED, Ended, Outlet, Slot
+from dispatcher.outlets.base import NOT_REACHED, Ended, Outlet, Request, Slot
 from dispatcher.outlets.context import BatchTimes
 
 # A controller that is slow: the program has been called, and the job is accepted when the file `accept` is there.
@@ -35,7 +35,7 @@ class LoginPlace(Place):
         self.node_names = slurm.node_names
         self.base = slurm.directory / "work"
         super().__init__(root, [partial(SlurmHost, name="hpc", cluster="lab", ssh="login")])
-        self.working = Path(self.outlet.site(Slot()).layout.root)
+        self.working = Path(self.outlet.site(Slot(), Request(0)).layout.root)
         self.working.mkdir(parents=True, exist_ok=True)
 
     def restarted(self, pod: str = "pod") -> Outlet:

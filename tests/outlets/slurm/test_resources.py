@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from dispatcher.hosts.types import Hosts, Partition, SlurmHost, SlurmOptions
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.slurm.resources import host_for, partition_options, refusal, resource_options
+from dispatcher.outlets.slurm.scheduler import SlurmScheduler
+from dispatcher.workspace import Layout
 
 MAPPING = {"h100": ("nvidia_h100_80gb", "h100")}
 
@@ -126,7 +129,7 @@ MANY = {
     ],
 )
 def test_partitions(keys: dict[str, Any], request_: Request, expected: dict[str, str]) -> None:
-    assert dict(partition_options(host(**keys), request_)) == expected
+    assert dict(partition_options(host_for(host(**keys), request_))) == expected
 
 
 SHAPES = {
@@ -144,7 +147,7 @@ SHAPES = {
 def asked(request: Request, **keys: Any) -> str:
     """All that is asked for on a host with partitions."""
     seen = host_for(host(**keys), request)
-    found = [*partition_options(seen, request), *resource_options(seen, Hosts(), request)]
+    found = [*partition_options(seen), *resource_options(seen, Hosts(), request)]
     return " ".join([*(f"--{name}={value}" for name, value in found), *seen.sbatch_args])
 
 
@@ -182,4 +185,40 @@ def test_settings_of_partitions_and_of_jobs(keys: dict[str, Any], request_: Requ
 
 def test_a_job_with_gpus_in_a_partition_without() -> None:
     request = Request(2, slurm=SlurmOptions(partition="cpu"))
-    assert "slot_type cpu" in refusal(host_for(host(**SHAPES), request), request)
+    why = "partition cpu of hpc has slot_type cpu, and 2 GPUs are asked for"
+    assert refusal(host_for(host(**SHAPES), request), request) == why
+
+
+GPU, CPU, DEFAULT_CPU = Partition("g"), Partition("c", slot_type="cpu"), Partition("c", slot_type="cpu", default=True)
+ON_CPU_PARTITION = SlurmOptions(partition="c")
+
+
+@pytest.mark.parametrize(
+    ("keys", "slurm", "partition", "gpus", "kind"),
+    [
+        ({}, None, "", 1, "cuda"),
+        ({"slot_type": "cpu"}, None, "", 0, "cpu"),
+        ({"partitions": (CPU, GPU)}, None, "g", 1, "cuda"),
+        ({"partitions": (CPU, GPU)}, ON_CPU_PARTITION, "c", 0, "cpu"),
+        ({"partitions": (GPU, DEFAULT_CPU)}, None, "c", 0, "cpu"),
+        ({"partitions": (CPU,)}, None, "c", 0, "cpu"),
+        ({"partitions": (CPU,), "cpu_partitions": ("other",)}, None, "other", 0, "cpu"),
+        ({"partitions": (GPU, DEFAULT_CPU), "cpu_partitions": ("other",)}, None, "other", 0, "cpu"),
+        ({"partitions": (GPU,), "cpu_partitions": ("other",)}, None, "g", 1, "cuda"),
+        ({"slot_type": "cpu", "partitions": (CPU, Partition("amd", slot_type="rocm"))}, None, "amd", 1, "rocm"),
+    ],
+)
+def test_gpus_that_are_left_open_follow_the_partition(
+    keys: dict[str, Any], slurm: SlurmOptions | None, partition: str, gpus: int, kind: str
+) -> None:
+    request = Request(slurm=slurm)
+    made = SlurmScheduler(host(**keys), Hosts(), Layout(Path("/w")), 1.0)
+    assert (made.default_gpus(request), made.gpu_kind(request)) == (gpus, kind)
+    assert dict(partition_options(host_for(host(**keys), request))) == ({"partition": partition} if partition else {})
+
+
+def test_partitions_with_other_gpus_share_no_job() -> None:
+    """A container is given the devices of one kind of GPU."""
+    partitions = (Partition("a"), Partition("amd", slot_type="rocm"), Partition("b"))
+    found = [host_for(host(partitions=partitions), Request(gpus)).partitions for gpus in (1, 0)]
+    assert [",".join(partition.name for partition in each) for each in found] == ["a,b", "a,amd,b"]

@@ -12,18 +12,28 @@ import pytest
 from clocks import Clock
 
 from dispatcher.hosts.types import (
+    AnyHost,
+    Cluster,
     Hosts,
     Partition,
     PbsHost,
     PbsQueue,
     PlainHost,
     SlurmHost,
+    SlurmOptions,
     TpuHost,
     VolcanoHost,
 )
 from dispatcher.outlets.base import Request
+from dispatcher.outlets.batch.scheduler import Scheduler
+from dispatcher.outlets.pbs.scheduler import PbsScheduler
+from dispatcher.outlets.plain.scheduler import PlainScheduler
 from dispatcher.outlets.remote.operations import GpuList, GpuSeen, Ran
+from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 from dispatcher.outlets.solver.free import ASK_AGAIN_S, ASK_EVERY_S, AWAITED_S, USE_FOR_S, FreeHardware
+from dispatcher.outlets.tpu.scheduler import TpuScheduler
+from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
+from dispatcher.workspace import Layout
 
 MEMINFO = Ran(exit_code=0, out="MemTotal: 65536000 kB\nMemAvailable: 32768000 kB\n")
 NPROC = Ran(exit_code=0, out="16\n")
@@ -36,7 +46,11 @@ def clock() -> Clock:
 
 def plain(clock: Clock, **fields: Any) -> FreeHardware:
     host = PlainHost(name="ws1", cluster="ws1", ssh="ws1", **{"chips": {"h100": 4}, **fields})
-    return FreeHardware(host, Hosts(), Path(), clock)
+    return free_on(PlainScheduler(host, Cluster(name="c"), Path()), host, clock)
+
+
+def free_on(scheduler: Scheduler, host: AnyHost, clock: Clock) -> FreeHardware:
+    return FreeHardware(host, Hosts(), Path(), scheduler.default_gpus, clock)
 
 
 def gpus(*busy: str) -> Sequence[Any]:
@@ -54,9 +68,8 @@ def sinfo(*rows: str) -> Sequence[Any]:
 
 def login(clock: Clock, **fields: Any) -> FreeHardware:
     partitions = (Partition("gpu"), Partition("all"))
-    return FreeHardware(
-        SlurmHost(name="s", cluster="s", **{"partitions": partitions, **fields}), Hosts(), Path(), clock
-    )
+    host = SlurmHost(name="s", cluster="s", **{"partitions": partitions, **fields})
+    return free_on(SlurmScheduler(host, Hosts(), Layout(Path("/w")), 1.0), host, clock)
 
 
 def test_a_host_is_asked_while_somebody_wants_to_know(clock: Clock) -> None:
@@ -173,7 +186,7 @@ def test_of_queues_that_with_more_free_gpus_is_better(clock: Clock) -> None:
 def test_pbs(clock: Clock) -> None:
     golden = Path(__file__).parent / "golden"
     host = PbsHost(name="p", cluster="p", queues=(PbsQueue("h100q"),))
-    free = FreeHardware(host, Hosts(), Path(), clock)
+    free = free_on(PbsScheduler(host, Layout(Path("/w"))), host, clock)
     nodes = json.loads((golden / "pbsnodes.json").read_text())
     nodes["nodes"] = {"h1": nodes["nodes"]["h1"]}
     queues = Ran(exit_code=0, out=(golden / "qstat_queues.json").read_text())
@@ -186,7 +199,8 @@ def test_pbs(clock: Clock) -> None:
 
 def volcano(clock: Clock, **keys: Any) -> FreeHardware:
     place = {"image": "i", "pvc_name": "p", "pvc_mount_path": "/p", "gpus_per_node": 4}
-    return FreeHardware(VolcanoHost(name="k", cluster="k", **{**place, **keys}), Hosts(), Path(), clock)
+    host = VolcanoHost(name="k", cluster="k", **{**place, **keys})
+    return free_on(VolcanoScheduler(host, Layout(Path("/w")), 1.0), host, clock)
 
 
 def queue_of_volcano(capability: dict[str, int], used: int = 0) -> Sequence[Any]:
@@ -214,7 +228,7 @@ def test_a_job_that_leaves_gpus_open_has_one_in_each_kubernetes_pod(clock: Clock
 
 def tpu(clock: Clock, **keys: Any) -> FreeHardware:
     host = TpuHost(name="t", cluster="t", zone="z", accelerator_type="v4-8", **keys)
-    return FreeHardware(host, Hosts(), Path(), clock)
+    return free_on(TpuScheduler(host), host, clock)
 
 
 READY = [Ran(exit_code=0, out='{"state": "READY"}')]
@@ -240,3 +254,11 @@ def test_a_tpu_vm_that_does_not_exist_is_waited_for_where_it_may_be_created(cloc
     assert auto.outlook(Request(1)) == 1
     assert asked.outlook(Request(1)) is None
     assert asked.refused() == {Request(1): "there is no VM t in z: it has to be created first"}
+
+
+@pytest.mark.parametrize("slurm", [None, SlurmOptions(partition="cpu")], ids=["first", "named"])
+def test_a_job_that_leaves_gpus_open_has_those_of_its_partition(clock: Clock, slurm: SlurmOptions | None) -> None:
+    free = login(clock, partitions=(Partition("gpu"), Partition("cpu", slot_type="cpu")))
+    free.take_in(sinfo(row("gpu", "n1", 4), row("cpu", "n2", 4)), [])
+    outlook = free.outlook(Request(slurm=slurm))
+    assert outlook == (1 if slurm is None else 0), "in the partition with GPUs all of these are in use"

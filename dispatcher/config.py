@@ -15,7 +15,7 @@ import msgspec
 
 from dispatcher.base import devices, files, outputs, values
 from dispatcher.base.running_limits import RunningLimit, parse_limits, parse_max_running
-from dispatcher.base.values import BadValueError, shown, shown_at
+from dispatcher.base.values import BadValueError, shown
 from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.hosts.container import parse_container
@@ -328,7 +328,7 @@ def _read_config(layout: Layout, hosts_file: Path | None, tell: Callable[[str], 
         return Config(layout=layout, matrix=layout.default_matrix)
     config, faults = _read_settings(layout, document or {})
     others: list[str] = []
-    hosts = _hosts(document or {}, faults, hosts_file, others)
+    hosts = _hosts(document or {}, faults, hosts_file, others, config.poll_interval_s)
     config = msgspec.structs.replace(config, hosts=hosts, hosts_file=hosts_file)
     wrong = [(layout.config_file, faults), (hosts_file, others)]
     texts = [str(ConfigError.of(path, listed)) for path, listed in wrong if listed]
@@ -340,7 +340,9 @@ def _read_config(layout: Layout, hosts_file: Path | None, tell: Callable[[str], 
     return msgspec.structs.replace(config, doubtful=str(ConfigError.of(layout.config_file, doubts)) if doubts else "")
 
 
-def _hosts(document: Mapping[Any, Any], faults: list[str], hosts_file: Path | None, others: list[str]) -> Hosts:
+def _hosts(
+    document: Mapping[Any, Any], faults: list[str], hosts_file: Path | None, others: list[str], poll_interval_s: float
+) -> Hosts:
     if hosts_file is None and not any(key in document for key in _HOSTS_KEYS):
         return Hosts()
     from dispatcher.hosts.read import Source, read_hosts
@@ -351,7 +353,7 @@ def _hosts(document: Mapping[Any, Any], faults: list[str], hosts_file: Path | No
         if loaded is None:
             raise ConfigError(f"{hosts_file}: there is no such file")
         sources.append(Source(loaded, others, is_own_file=True))
-    return read_hosts(sources)
+    return read_hosts(sources, poll_interval_s)
 
 
 def _read_settings(layout: Layout, document: Mapping[Any, Any]) -> tuple[Config, list[str]]:
@@ -374,14 +376,19 @@ def _read_settings(layout: Layout, document: Mapping[Any, Any]) -> tuple[Config,
 def _notify(value: object, faults: list[str]) -> Notify | None:
     if value is None:
         return None
-    from dispatcher.hosts.fields import faults_of
     from dispatcher.notify_config import parse_notify
 
     try:
         return parse_notify(value)
     except BadValueError as error:
-        faults += [fault.line() for fault in faults_of(error, value, _NOTIFY)]
+        faults += _faults(error, value, _NOTIFY)
         return None
+
+
+def _faults(error: BadValueError, value: object, place: str) -> list[str]:
+    from dispatcher.hosts.fields import faults_of
+
+    return [fault.line() for fault in faults_of(error, value, place)]
 
 
 def _with_status_file(layout: Layout, name: str | None, matrix: Path, faults: list[str]) -> Layout:
@@ -494,7 +501,7 @@ def _read(
             try:
                 fields[field] = read(value)
             except BadValueError as error:
-                faults.append(f"{place}{key} = {shown_at(key, value)}: {error}")
+                faults += _faults(error, value, f"{place}{key}")
     return fields
 
 

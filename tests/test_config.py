@@ -128,7 +128,7 @@ methods:
 """,
     )
     for expected in (
-        "19 problems",
+        "20 problems",
         "poll_intervall: unknown key (did you mean 'poll_interval'?)",
         'lock = "no": expected one of auto, flock, lockf, hardlink',
         'kill_grace = "soon": expected a time such as 90m',
@@ -143,7 +143,8 @@ methods:
         "methods.fft.on_move = \"start\": expected stay or restart (did you mean 'restart'?)",
         'methods.fft.queue_limit = "soon": expected a time such as 90m',
         "methods.fft.pack = 0: expected a whole number, 1 or more",
-        'methods.fft.container = {"runtime": "docker"}: image: is missing; runtime = "docker": expected one of',
+        "methods.fft.container.image: is missing",
+        'methods.fft.container.runtime = "docker": expected one of',
         'methods.fft.resources = {"nodes": 0}: nodes is 0: expected a whole number, 1 or more',
         "methods.a/b: the name cannot be used",
         "methods.7: the name cannot be used; quote a number",

@@ -13,7 +13,7 @@ import msgspec
 
 from dispatcher.base.messages import bytes_text, counted, first_names
 from dispatcher.base.times import ago
-from dispatcher.cli.common import WholeNumber, jobs_argument, json_option, open_workspace, where_option
+from dispatcher.cli.common import WholeNumber, jobs_argument, json_option, layout, open_workspace, where_option
 from dispatcher.cli.disk import Progress
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError
@@ -140,9 +140,9 @@ def _clean_hosts(older_than_s: float, *, yes: bool, as_json: bool) -> int:
     from dispatcher.cleaning import hosts
     from dispatcher.config import load_config
 
-    workspace = open_workspace()
     hosts_file = os.environ.get("DISPATCHER_HOSTS")
-    config = load_config(workspace.layout, Path(hosts_file) if hosts_file else None)
+    config = load_config(layout(), Path(hosts_file) if hosts_file else None)
+    workspace = open_workspace()
     workspace.store.refresh()
     left = hosts.leftovers(config, workspace.store.records, older_than_s)
     size = sum(one.bytes for one in left.found)

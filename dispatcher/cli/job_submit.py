@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher import contract
-from dispatcher.cli.common import open_workspace
+from dispatcher.cli.common import layout, open_workspace
 from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
 from dispatcher.cli.submit_new import submit_at_once
 from dispatcher.errors import ConfigError
@@ -52,8 +52,8 @@ def job_submit(
     from dispatcher.matrix.new_jobs import NewJobs
     from dispatcher.submitting import Submission
 
+    config = options.config(layout())
     workspace = open_workspace()
-    config = options.config(workspace.layout)
     document = _entry(workspace, config_file, overrides, imports)
     # Also for attempts that others will submit.
     resources = {**document.get("resources", {}), **options.hardware.resources()}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from dispatcher.cli.common import SecondsRange, json_option, open_workspace
+from dispatcher.cli.common import SecondsRange, json_option, layout, open_workspace
 from dispatcher.cli.hardware import NO_HOSTS, hosts_option
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.cli.vms import create_command, created_vms, delete_command
@@ -32,8 +32,8 @@ def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, a
     from dispatcher.outlets.solver.survey import ask_hosts
     from dispatcher.report.outlets import free_text, limits_text, outlet_rows
 
+    config = load_config(layout(), hosts_file)
     workspace = open_workspace()
-    config = load_config(workspace.layout, hosts_file)
     hosts = config.hosts
     for line in hosts.unused:
         note(line)

@@ -9,7 +9,7 @@ import click
 
 from dispatcher.base.messages import shortened
 from dispatcher.cli.command_options import CommandOptions, TakesCommand, command_options, given_command
-from dispatcher.cli.common import jobs_argument, json_option, open_workspace, where_option
+from dispatcher.cli.common import jobs_argument, json_option, layout, open_workspace, where_option
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.printing import note, print_json, print_text
 from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
@@ -85,12 +85,14 @@ def poll(jobs: tuple[str, ...], hosts_file: Path | None, as_json: bool) -> None:
     meanwhile are told to stop.
     """
     from dispatcher.cli.waiting import poll_once
+    from dispatcher.config import load_config
     from dispatcher.report.selection import select
 
+    config = load_config(layout(), hosts_file)
     workspace = open_workspace()
     snapshot = workspace.snapshot()
     chosen = frozenset(select(snapshot, jobs)) if jobs else None
-    poll_once(workspace.layout, chosen, hosts_file, note if as_json else print_text)
+    poll_once(config, chosen, note if as_json else print_text)
     if as_json:
         now = workspace.records()
         print_json({"changed": {job: one.state for job, one in now.items() if one != snapshot.records.get(job)}})
@@ -113,7 +115,7 @@ def _wait(workspace: Workspace, ids: list[str], options: SubmissionOptions, *, f
 def _submit_queued(
     workspace: Workspace, jobs: tuple[str, ...], where: Where, options: SubmissionOptions, *, follow: bool
 ) -> tuple[list[str], int]:
-    config = options.config(workspace.layout)
+    config = options.config(layout())
     snapshot = workspace.snapshot()
     try:
         chosen = _queued(snapshot, jobs, where)

@@ -10,7 +10,7 @@ import click
 
 from dispatcher.base.messages import counted
 from dispatcher.cli.command_options import CommandOptions
-from dispatcher.cli.common import confirm
+from dispatcher.cli.common import confirm, layout
 from dispatcher.cli.printing import note, print_json
 from dispatcher.cli.submission import (
     SubmissionOptions,
@@ -50,7 +50,7 @@ def submit_new(
     """Add jobs of a command, and submit them where that was asked for; their ids and the exit status."""
     from dispatcher.submitting import Submission
 
-    config = options.config(workspace.layout)
+    config = options.config(layout())
     new = job.new_jobs(command, workspace.layout, options.hardware)
     if follow:
         refuse_several(len(new.rows))

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted
-from dispatcher.cli.common import confirm, json_option, open_workspace
+from dispatcher.cli.common import confirm, json_option, layout, open_workspace
 from dispatcher.cli.hardware import hosts_option
 from dispatcher.cli.host_overrides import override_options
 from dispatcher.cli.printing import note, print_json
@@ -176,7 +176,7 @@ def _confirm_creation(host: TpuHost, *, yes: bool) -> None:
 def _config(hosts_file: Path | None) -> Config:
     from dispatcher.config import load_config
 
-    return load_config(open_workspace().layout, hosts_file)
+    return load_config(layout(), hosts_file)
 
 
 def _workspace(config: Config) -> str:

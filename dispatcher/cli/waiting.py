@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dispatcher.api import Workspace
-    from dispatcher.workspace import Layout
+    from dispatcher.config import Config
 
 _TELL_PAUSE_S: Final = 10.0
 _NOT_DONE: Final = 1
@@ -129,14 +129,12 @@ def _how(record: Record | None) -> str:
     return " ".join(filter(None, (f"{record.state}:" if record.reason else str(record.state), record.reason)))
 
 
-def poll_once(layout: Layout, jobs: frozenset[str] | None, hosts_file: Path | None, log: Callable[[str], None]) -> int:
+def poll_once(config: Config, jobs: frozenset[str] | None, log: Callable[[str], None]) -> int:
     """Look once after these jobs, or all, that no live pod looks after. Returns what `run_pod` does."""
-    from dispatcher.config import load_config
     from dispatcher.pod.options import PodOptions
     from dispatcher.pod.run import run_pod
     from dispatcher.pod.short_lived import unique_name
 
-    config = load_config(layout, hosts_file)
     # A workspace may have no other manifest.
     manifest = None if config.matrix.exists() else next(iter(config.layout.manifests()), None)
     options = PodOptions(pod=unique_name("poll"), matrix=manifest, jobs=jobs, once=True, on_exit="leave")
@@ -153,10 +151,12 @@ def _tell(notes: WaitNotes, workspace: Workspace, jobs: Collection[str], expecte
 
 def look_after(workspace: Workspace, jobs: Sequence[str], hosts_file: Path | None) -> None:
     """Record how attempts have ended whose pod is gone, as `dispatcher poll` does."""
+    from dispatcher.config import load_config
+
     records = workspace.store.records
     in_flight = [job for job in jobs if (record := records.get(job)) is not None and record.state in IN_FLIGHT]
     if in_flight and not any(pod.is_alive for pod in workspace.pods()):
         # Meanwhile signals go to the pod that looks.
-        status = poll_once(workspace.layout, frozenset(in_flight), hosts_file, note)
+        status = poll_once(load_config(workspace.layout, hosts_file), frozenset(in_flight), note)
         if status == INTERRUPTED:
             raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from dispatcher.base import devices, values
-from dispatcher.base.values import BadValueError, Reader, shown_at
+from dispatcher.base.values import BadValueError, Reader, shown, shown_at
 from dispatcher.checkpoints.storage import is_url, normal
 from dispatcher.errors import UsageError, nearest
 from dispatcher.hosts.quantity import parse_quantity
@@ -24,6 +24,10 @@ _JUICEFS_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?\s?([KMGT](i?B)?)?")
 _PASSWORD_IN_QUERY = re.compile(r"[?&](password|passwd|pwd)=", re.IGNORECASE)
 _ACCELERATOR = re.compile(r"[a-z][a-z0-9]*-[1-9][0-9]{0,5}")
 _VARIABLE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}"
+_INSTALLER_EXPECTED = (
+    "expected a path of the host, such as /opt/installer.sh, or an address, such as https://example.org/installer.sh"
+)
+_BARE_ADDRESS = re.compile(r"[\w-]+(\.[\w-]+)+/")
 _PATH = re.compile(rf"(?:/|~/|~$|{_VARIABLE})(?:[^$`]|{_VARIABLE})*", re.ASCII)
 
 
@@ -92,13 +96,25 @@ def read_struct(value: object, readers: Mapping[str, Reader], required: Sequence
     return dict(zip(known, found, strict=True))
 
 
-def listed(read: Reader) -> Callable[[object], tuple[Any, ...]]:
-    """A reader of one value or a list of such values; empty lists are allowed."""
+def listed(read: Reader, *, twice: bool = False) -> Callable[[object], tuple[Any, ...]]:
+    """A reader of one value or a list of such values; empty lists are allowed. `twice`: so are equal values.
+
+    Values with a name are equal where the names are.
+    """
 
     def read_list(value: object) -> tuple[Any, ...]:
         if not isinstance(value, (list, tuple)):
             return (read(value),)
-        return tuple(read_all((f"[{index}]", part, read) for index, part in enumerate(value)))
+        found = read_all((f"[{index}]", part, read) for index, part in enumerate(value))
+        names = [getattr(part, "name", part) for part in found]
+        faults = [
+            PartFault(f"[{index}]", value[index], f"{shown(name)} is named twice: remove one of them")
+            for index, name in enumerate(names)
+            if not twice and name in names[:index]
+        ]
+        if faults:
+            raise PartsError(faults)
+        return tuple(found)
 
     return read_list
 
@@ -194,14 +210,18 @@ def parse_place(value: object) -> str:
 
 def parse_installer(value: object) -> str:
     """A path or an address, which `#sha256=` and the digest of the file may follow."""
-    text = parse_word(value)
+    try:
+        text = parse_word(value)
+    except BadValueError:
+        raise BadValueError(_INSTALLER_EXPECTED) from None
     source, mark, digest = text.partition("#")
     if mark and not _SHA256.fullmatch(digest):
         raise BadValueError("expected #sha256= and 64 hexadecimal digits after the path or the address")
-    if not is_url(source):
-        parse_path(source)
-    elif not source.startswith(("https://", "http://")):
-        raise BadValueError("expected a path of the host, or an address that begins with https://")
+    if source.startswith("http://") and not mark:
+        raise BadValueError("expected an address that begins with https://, or #sha256= and the digest after this one")
+    if not (_PATH.fullmatch(source) or source.startswith(("https://", "http://"))):
+        hint = f" (did you mean 'https://{source}'?)" if _BARE_ADDRESS.match(source) else ""
+        raise BadValueError(f"{_INSTALLER_EXPECTED}{hint}")
     return text
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
 from dispatcher.base import values
+from dispatcher.base.times import duration_text
 from dispatcher.base.values import BadValueError, Reader, shown
 from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import nearest
@@ -27,6 +28,7 @@ from dispatcher.hosts import fields, kubernetes
 from dispatcher.hosts.container import parse_container
 from dispatcher.hosts.options import parse_project_source
 from dispatcher.hosts.types import (
+    RENEWALS,
     RESERVED_NAMES,
     AnyHost,
     Cluster,
@@ -62,7 +64,6 @@ _WORDS: Final = fields.listed(fields.parse_word)
 _NAMES: Final = fields.listed(fields.parse_name)
 _TEXT: Final = fields.parse_text
 _FLAG: Final = fields.parse_flag
-_COUNT: Final = values.parse_count
 _POSITIVE: Final = fields.parse_positive
 
 _Readers = Mapping[str, Reader]
@@ -81,10 +82,10 @@ _CLUSTER_KEYS: Final[_Readers] = {
 }
 _HOST_KEYS: Final[_Readers] = {
     "cluster": fields.parse_name,
-    "chips": fields.mapped(_COUNT, "numbers of GPUs by chip, such as {h100: 8}"),
+    "chips": fields.mapped(_POSITIVE, "numbers of GPUs by chip, such as {h100: 8}"),
     "uv_groups": _NAMES,
     "env": fields.parse_host_env,
-    "modules": _WORDS,
+    "modules": fields.listed(fields.parse_word, twice=True),
     "container": parse_container,
     "max_in_flight": _POSITIVE,
     "submits_per_minute": _POSITIVE,
@@ -132,10 +133,9 @@ def _parse_partitions(value: object) -> tuple[Partition, ...]:
 
 def _parse_clusters(value: object) -> str:
     """One, although the option of SLURM takes several: an attempt is in one, and is looked for there."""
-    name = _WORD(value)
-    if "," in name or name == "all":
-        raise BadValueError("expected one cluster: describe a host for each")
-    return str(name)
+    if isinstance(value, (list, tuple)) or value == "all" or "," in str(value):
+        raise BadValueError("expected the name of one cluster: describe a host for each")
+    return str(_WORD(value))
 
 
 class _Kind(NamedTuple):
@@ -205,7 +205,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
             "pvc_mount_path": kubernetes.parse_mount_path,
             "kubeconfig": _TEXT,
             **dict.fromkeys(("num_nodes", "rdma_per_node"), _POSITIVE),
-            "gpus_per_node": _COUNT,
+            "gpus_per_node": values.parse_count,
             "rdma": _FLAG,
             **dict.fromkeys(("node_selector", "labels"), kubernetes.parse_labels),
             "helper_resources": fields.mapped(fields.parse_amount, "amounts such as {cpu: 100m, memory: 128Mi}"),
@@ -217,7 +217,7 @@ _KINDS: Final[Mapping[str, _Kind]] = {
 
 
 # A TPU VM without any of these is on demand.
-_WAYS_TO_PAY: Final = ("spot", "preemptible", "reserved")
+_WAYS_TO_PAY: Final = ("spot", "preemptible", "reserved", "reservation")
 # Keys whose field has another name.
 _FIELDS: Final[Mapping[str, str]] = {"idle_delete": "idle_delete_s", "dead_after": "dead_after_s"}
 # Keys that say what a host is anyway.
@@ -232,11 +232,13 @@ class Source(NamedTuple):
     is_own_file: bool = False
 
 
-def read_hosts(sources: Sequence[Source]) -> Hosts:
+def read_hosts(sources: Sequence[Source], poll_interval_s: float) -> Hosts:
     """The hosts and clusters of several files. Where two describe the same name, the later file's is used as a whole.
 
-    So is its `priority`; `gres_mapping` is merged by chip. Faulty ones are left out.
+    So is its `priority`; `gres_mapping` is merged by chip. Faulty ones are left out. `poll_interval_s` is how often a
+    dispatcher calls a host.
     """
+    renewed_s = RENEWALS * poll_interval_s
     clusters: dict[str, Cluster] = {}
     hosts: dict[str, AnyHost] = {}
     priority: tuple[str, ...] = ()
@@ -246,7 +248,7 @@ def read_hosts(sources: Sequence[Source]) -> Hosts:
         if source.is_own_file:
             unused += _unused_at_top(source)
         clusters |= _read_clusters(source, unused)
-        hosts |= _read_host_entries(source, unused)
+        hosts |= _read_host_entries(source, unused, renewed_s)
         priority = _read_priority(source, priority)
         gres_mapping |= _read_gres_mapping(source)
     _check_references(sources)
@@ -314,16 +316,18 @@ def _read_clusters(source: Source, unused: list[str]) -> dict[str, Cluster]:
     return clusters
 
 
-def _read_host_entries(source: Source, unused: list[str]) -> dict[str, AnyHost]:
+def _read_host_entries(source: Source, unused: list[str], renewed_s: float) -> dict[str, AnyHost]:
     hosts = {}
     for name, document in _entries(source, "hosts", RESERVED_NAMES):
-        host = _read_host(name, document, source.faults, unused)
+        host = _read_host(name, document, source.faults, unused, renewed_s)
         if host is not None:
             hosts[name] = host
     return hosts
 
 
-def _read_host(name: str, document: Mapping[Any, Any], faults: list[str], unused: list[str]) -> AnyHost | None:
+def _read_host(
+    name: str, document: Mapping[Any, Any], faults: list[str], unused: list[str], renewed_s: float
+) -> AnyHost | None:
     place = f"hosts.{name}"
     type_ = document.get("type", PlainHost.type)
     kind = _KINDS.get(type_) if isinstance(type_, str) else None
@@ -338,12 +342,27 @@ def _read_host(name: str, document: Mapping[Any, Any], faults: list[str], unused
     found = _read_keys(keys, {**_HOST_KEYS, **kind.readers}, kind.required, place, faults)
     if found is None:
         return None
-    if len(ways := [key for key in _WAYS_TO_PAY if found.get(key)]) > 1:
+    if type_ == TpuHost.type and (fault := _too_short(document.get("dead_after"), found, renewed_s)):
+        faults.append(f"{place}.{fault}")
+        return None
+    if len(ways := [key for key in _WAYS_TO_PAY if found.get(key)]) > 1 and ways != ["reserved", "reservation"]:
         faults.append(f"{place}: {' and '.join(f'`{key}`' for key in ways)} exclude each other: a VM is one of them")
         return None
     named = {_FIELDS.get(key, key): value for key, value in found.items() if key not in _CHECKED_ONLY}
     host: AnyHost = kind.make(**{"name": name, "cluster": name, **named})
     return host
+
+
+def _too_short(written: object, found: Mapping[str, Any], renewed_s: float) -> str:
+    """Why the VM would delete itself while its dispatcher lives; empty when it would not."""
+    after_s = found.get("dead_after")
+    if after_s is None or after_s >= renewed_s:
+        return ""
+    return (
+        f"dead_after = {shown(written)}: expected {duration_text(renewed_s)} or more, {RENEWALS} times poll_interval: "
+        "a dispatcher renews it with its calls, of which some may fail, and a VM that hears of none deletes itself "
+        "with all that runs there"
+    )
 
 
 def _without_unused(
@@ -368,7 +387,10 @@ def _read_keys(
 def _line(fault: fields.PartFault, place: str, readers: _Readers) -> str:
     key = fault.place.removeprefix(".")
     # What is wrong with a URL may be the password in it.
-    if key in _SECRET_KEYS or (isinstance(fault.value, str) and is_url(fault.value)):
+    may_have_password = (
+        isinstance(fault.value, str) and is_url(fault.value) and ("@" in fault.value or "?" in fault.value)
+    )
+    if key in _SECRET_KEYS or may_have_password:
         return f"{place}.{key}: {fault.message}"
     if fault.is_missing and key not in readers:
         kinds = [name for name, kind in _KINDS.items() if key in kind.readers]

@@ -15,6 +15,8 @@ RESERVED_NAMES: Final = ("local", "auto")
 
 Runtime = Literal["apptainer", "singularity", "podman", "enroot"]
 SlotType = Literal["cuda", "rocm", "cpu"]
+# So many times within `dead_after` a dispatcher renews the timer of a TPU VM: some of its calls may fail.
+RENEWALS: Final = 8
 CreateMode = Literal["auto", "ask"]
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -209,6 +209,19 @@ def test_commands_that_do_not_need_the_broken_part_of_the_configuration_go_on(la
         assert lab.run("hold", "base").code == 1, "the status file may be another one"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("outlets",), ("outlets", "create", "h"), ("poll",), ("clean", "--hosts"), ("submit", "--", "true"),
+        ("submit", "a"), ("solve", "--gpus", "1"), ("--pod", "p", "--slots", "1"), ("doctor",), ("status",),
+    ],
+)  # fmt: skip
+def test_faults_of_the_configuration_are_listed_once(lab: Any, words: tuple[str, ...]) -> None:
+    (lab.root / "dispatcher.yaml").write_text("hosts: {h: {type: slurm, slots_per_node: 0}}\n")
+    done = run(lab.root, *words)
+    assert (done.stdout + done.stderr).count("hosts.h.slots_per_node = 0: expected") == 1
+
+
 def test_a_status_file_that_is_a_link_to_itself_has_a_cure(lab) -> None:
     lab.layout.run_state.mkdir(exist_ok=True)
     lab.layout.status_file.symlink_to(lab.layout.status_file.name)

@@ -288,6 +288,46 @@ gres_mapping: {h100: [], l40: [a, 3.5]}
             "hosts: {t: {type: tpu, zone: z, accelerator_type: v4-8, dead_after: nie}}",
             'hosts.t.dead_after = "nie": ',
         ),
+        (
+            "poll_interval: 1m\nhosts: {t: {type: tpu, zone: z, accelerator_type: v4-8, dead_after: 479}}",
+            "hosts.t.dead_after = 479: expected 8m00s or more, 8 times poll_interval: a dispatcher",
+        ),
+        (
+            "hosts: {t: {type: tpu, zone: z, accelerator_type: v4-8, reservation: r, spot: true}}",
+            "hosts.t: `spot` and `reservation` exclude each other",
+        ),
+        *(
+            (
+                f"hosts: {{h: {{type: {kind}, {key}: [a, b, {written}]}}}}",
+                f'hosts.h.{key}[2] = {shown}: "a" is named twice',
+            )
+            for kind, key, written, shown in [
+                ("slurm", "partitions", "{name: a, slot_type: cpu}", '{"name": "a", "slot_type": "cpu"}'),
+                ("slurm", "cpu_partitions", "a", '"a"'),
+                ("slurm", "exclude", "a", '"a"'),
+                ("slurm", "uv_groups", "a", '"a"'),
+                ("pbs", "queues", "a", '"a"'),
+                ("pbs", "cpu_queues", "a", '"a"'),
+                ("tpu, zone: z, accelerator_type: v4-8", "tags", "a", '"a"'),
+            ]
+        ),
+        ("hosts: {a: {ssh: a}, b: {ssh: b}}\npriority: [a, b, a]", 'priority[2] = "a": "a" is named twice'),
+        ("hosts: {h: {ssh: h, chips: {h100: 0}}}", "hosts.h.chips.h100 = 0: expected a whole number, 1 or more"),
+        (
+            "hosts: {h: {type: slurm, clusters: [x, y]}}",
+            'hosts.h.clusters = ["x", "y"]: expected the name of one cluster: describe a host for each',
+        ),
+        *(
+            (f"clusters: {{c: {{uv_installer: {written}}}}}", f'clusters.c.uv_installer = "{written}": {expected}')
+            for written, expected in [
+                ("bin/uv", "expected a path of the host, such as /opt/installer.sh, or an address"),
+                (
+                    "https://e.org/uv#sha256=12",
+                    "expected #sha256= and 64 hexadecimal digits after the path or the address",
+                ),
+                ("http://e.org/uv", "expected an address that begins with https://, or #sha256= and the digest after"),
+            ]
+        ),
         *(
             (
                 f"hosts: {{k: {{type: volcano, image: i, pvc_name: p, pvc_mount_path: /p, {key}: {written}}}}}",
@@ -308,6 +348,24 @@ gres_mapping: {h100: [], l40: [a, 3.5]}
 def test_a_key_with_another_kind_of_value(tmp_path: Path, text: str, expected: str) -> None:
     (found,) = faults(tmp_path, text)
     assert found.startswith(expected)
+
+
+def test_an_address_without_its_scheme(tmp_path: Path) -> None:
+    (found,) = faults(tmp_path, "clusters: {c: {uv_installer: astral.sh/uv/install.sh}}")
+    assert found.endswith("(did you mean 'https://astral.sh/uv/install.sh'?)")
+
+
+def test_a_password_in_an_address_is_not_shown(tmp_path: Path) -> None:
+    (found,) = faults(tmp_path, 'clusters: {c: {uv_installer: "https://me:secret@e.org/uv#sha256=12"}}')
+    assert found.startswith("clusters.c.uv_installer: expected #sha256=") and "secret" not in found
+
+
+def test_faults_within_a_key_of_a_method_have_their_place(tmp_path: Path) -> None:
+    found = faults(tmp_path, 'methods: {m: {slurm: {partition: "", slots_per_node: 0}}}')
+    assert [fault.partition(":")[0] for fault in found] == [
+        'methods.m.slurm.partition = ""',
+        "methods.m.slurm.slots_per_node = 0",
+    ]
 
 
 BASE = """

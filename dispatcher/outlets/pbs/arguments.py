@@ -95,14 +95,20 @@ def _is_select(option: str, value: str) -> bool:
 def _of_chunks(selects: Iterable[str]) -> dict[str, str]:
     """The resources of the chunks of `select=...`; how many chunks there are is for the outlet to say.
 
-    ValueError where two chunks differ, because all of the outlet's get the same.
+    ValueError for a part that is no resource, and where two chunks differ: all of the outlet's get the same.
     """
     found: dict[str, str] = {}
     for select in selects:
-        for chunk in _split(select.partition("=")[2], "+"):
-            for part in _split(chunk, ":"):
+        chunks = _split(select.partition("=")[2], "+")
+        if not chunks:
+            raise ValueError(f"-l {select} asks for nothing: write select=1:NAME=VALUE, or remove it")
+        for chunk in chunks:
+            count, *parts = _split(chunk, ":")
+            for part in parts if count.strip().isdecimal() else [count, *parts]:
                 name, equals, value = part.strip().partition("=")
-                if equals and found.setdefault(name, value) != value:
+                if not (name and equals and value):
+                    raise ValueError(f"-l {select}: {part.strip()!r} is no resource of a chunk: write NAME=VALUE")
+                if found.setdefault(name, value) != value:
                     raise ValueError(
                         f"-l {select}: chunks differ in {name} ({found[name]} and {value}); the dispatcher sets the "
                         "chunks, and each gets the same"

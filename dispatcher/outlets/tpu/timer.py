@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base.times import duration_text
-from dispatcher.hosts.types import TpuHost
+from dispatcher.hosts.types import RENEWALS, TpuHost
 from dispatcher.outlets.remote.operations import Operation, Tail, TailRead, Write
 from dispatcher.outlets.tpu import dead_man
 
@@ -25,8 +25,7 @@ STARTUP: Final = "startup-script"
 _ARMED: Final = "armed"
 _ENDPOINT: Final = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
 _GOOGLE: Final = "https://tpu.googleapis.com/"
-# Renewed so often that some calls may fail, and at most so seldom.
-_RENEWALS: Final = 8
+# It is renewed at least so often.
 _LONGEST_S: Final = 900.0
 # Until it is known to be armed: it asks Google first.
 _SOON_S: Final = 30.0
@@ -106,7 +105,7 @@ class Timer:
     def due_in_s(self) -> float:
         if self._renewed_s is None:
             return 0.0
-        usual_s = min(_LONGEST_S, (self._host.dead_after_s or _LONGEST_S * _RENEWALS) / _RENEWALS)
+        usual_s = min(_LONGEST_S, (self._host.dead_after_s or _LONGEST_S * RENEWALS) / RENEWALS)
         is_settled = self.is_armed or self._asked >= _ASKED
         period_s = usual_s if is_settled else min(_SOON_S, usual_s)
         return max(0.0, self._renewed_s + period_s - time.monotonic())

@@ -105,6 +105,22 @@ def test_resources_of_chunks(words: tuple[str, ...], of_chunks: dict[str, str]) 
     assert (found.of_chunks, found.options) == (of_chunks, (("-m", "n"),))
 
 
+@pytest.mark.parametrize(
+    ("select", "why"),
+    [
+        ("select", "-l select asks for nothing: write select=1:NAME=VALUE, or remove it"),
+        ("select=", "-l select= asks for nothing: write select=1:NAME=VALUE, or remove it"),
+        ("select=2:bigmem", "-l select=2:bigmem: 'bigmem' is no resource of a chunk: write NAME=VALUE"),
+        ("select=mem=", "-l select=mem=: 'mem=' is no resource of a chunk: write NAME=VALUE"),
+        ("select=two:a=b", "-l select=two:a=b: 'two' is no resource of a chunk: write NAME=VALUE"),
+    ],
+)
+def test_a_select_that_is_none(select: str, why: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        made("-l", select)
+    assert str(raised.value).splitlines() == ["pbsbatch_args for hpc: 1 problem", f"  {why}"]
+
+
 def test_other_resources_beside_those_of_chunks() -> None:
     found = read(PbsHost(name="hpc", cluster="hpc", pbsbatch_args=("-l", "select=1:a=x,software=matlab")))
     assert (found.of_chunks, found.options) == ({"a": "x"}, (("-l", "software=matlab"),))

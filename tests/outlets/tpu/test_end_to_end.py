@@ -41,7 +41,9 @@ class Lab:
             **settings,
         }  # fmt: skip
         lines = "".join(f"    {key}: {value}\n" for key, value in given.items())
-        self.fleet.write_config(f"code: none\nkill_grace: 1s\nlost_after: 20s\nhosts:\n  pod:\n{lines}")
+        self.fleet.write_config(
+            f"code: none\npoll_interval: 2s\nkill_grace: 1s\nlost_after: 20s\nhosts:\n  pod:\n{lines}"
+        )
 
     @property
     def workspace(self) -> str:

@@ -24,6 +24,8 @@ _ADVICE: Final = (
 )
 
 
+# Of one machine of an attempt that ran on several.
+_LOG: Final = re.compile(r"{}(?:\.(\d+))?\.{}".format(*contract.LOG_FILE.split(".")))
 # Longer names are not attempt numbers.
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -75,6 +77,11 @@ class AttemptPaths:
     def log_of(self, worker: int) -> Path:
         """The log of one machine of an attempt that ran on several: of all but the first its end, once it has ended."""
         return self.directory / log_name(worker)
+
+    def logged_ranks(self) -> list[int]:
+        """The machines whose logs are here, of an attempt that has begun to write one."""
+        matches = (_LOG.fullmatch(path.name) for path in self.directory.glob("*"))
+        return sorted(int(found[1] or 0) for found in matches if found)
 
     @cached_property
     def progress(self) -> Path:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from dispatcher.cli.log_lines import Choice, LastStates, Lines, Output, Sink, Stopped, copy, show
+from dispatcher.cli.log_lines import Choice, LastStates, Lines, Output, Sink, Stopped, copy, missing_rank, show
 from dispatcher.cli.printing import draw_line, note
 from dispatcher.cli.wait_notes import WaitNotes
 from dispatcher.errors import StateError
@@ -200,7 +200,7 @@ class Follower:
             if not paths.directory.is_dir():
                 raise StateError(f"{job} has no attempt {number}")
             if has_ended:
-                note(f"attempt {number} of {job} has no log")
+                note(f"attempt {number} of {job} has no log{missing_rank(paths, self._choice.rank)}")
                 return None
             self._pause()
 
@@ -239,7 +239,10 @@ class Follower:
         several = several_logs(elsewhere)
         if several and self._choice.rank is not None:
             if self._choice.rank >= len(several):
-                raise StateError(f"{job} runs on {len(several)} machines: there is no rank {self._choice.rank}")
+                ranks = f"ranks 0 to {len(several) - 1}"
+                raise StateError(
+                    f"{job} runs on {len(several)} machines: there is no rank {self._choice.rank}, only {ranks}"
+                )
             several = {self._choice.rank: several[self._choice.rank]}
         if several:
             from dispatcher.cli.worker_logs import follow_several

@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Protocol
 import msgspec
 
 from dispatcher.errors import UsageError
-from dispatcher.workspace import log_name
+from dispatcher.workspace import AttemptPaths, log_name
 
 _BLOCK: Final = 1 << 20
 _REWRITTEN: Final = re.compile(rb"[^\n]*\r[^\n]*")
@@ -50,6 +50,16 @@ class Choice(msgspec.Struct, frozen=True):
     def name(self) -> str:
         """The name of the log in the attempt's directory."""
         return log_name(self.rank or 0)
+
+
+def missing_rank(paths: AttemptPaths, rank: int | None) -> str:
+    """Why there is no log of this rank although there are others; empty where there is none at all."""
+    there = paths.logged_ranks()
+    if not (rank and there):
+        return ""
+    has = f"ranks {', '.join(map(str, there))}" if len(there) > 1 else f"rank {there[0]}"
+    later = "" if os.path.exists(paths.exit) else "; others come when the attempt has ended, and -f shows them before"
+    return f" of rank {rank}, only of {has}{later}"
 
 
 class Stopped(Exception):

@@ -14,7 +14,7 @@ import msgspec
 from dispatcher.base.messages import counted
 from dispatcher.cli.common import WholeNumber, jobs_argument, open_workspace, state_option, where_option
 from dispatcher.cli.hardware import hosts_option
-from dispatcher.cli.log_lines import Choice, Headed, Lines, Output, Sink, read_pattern, show
+from dispatcher.cli.log_lines import Choice, Headed, Lines, Output, Sink, missing_rank, read_pattern, show
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note
 from dispatcher.cli.time_limit import timeout_option
@@ -131,9 +131,7 @@ def _print_one(workspace: Workspace, job: str, number: int, output: Output, choi
             known = ", ".join(str(row["attempt"]) for row in workspace.attempts(job)) or "none"
             raise StateError(f"{job} has no attempt {number} (attempts: {known})")
         why = ": `dispatcher clean` removed it" if os.path.exists(paths.cleaned) else ""
-        if choice.rank and os.path.exists(paths.log):
-            why = f" of rank {choice.rank}: it ran on one machine, or this log comes when the attempt has ended (-f)"
-        note(f"attempt {number} of {job} has no log{why}")
+        note(f"attempt {number} of {job} has no log{why or missing_rank(paths, choice.rank)}")
     return has_log
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.outlets.base import CANNOT_START
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.fold import signature
 from dispatcher.run_state.states import Record, State
@@ -14,7 +15,8 @@ from dispatcher.run_state.states import Record, State
 class Failure(msgspec.Struct, frozen=True):
     """A cause, and the jobs that failed because of it, the last one first.
 
-    `reason` and `error` are those of the last one. The errors of the others differ at most in ids, numbers and paths.
+    `reason` and `error` are those of the last one. The errors of the others differ at most in ids, numbers and paths;
+    those of jobs that could not be started, in ids and paths.
     """
 
     reason: str | None
@@ -47,7 +49,9 @@ def failures(snapshot: Snapshot, known: dict[tuple[str | None, str | None], str]
         words = (record.reason, record.error)
         key = known.get(words)
         if key is None:
-            key = known[words] = signature(record.error, record.reason, job)
+            # What a scheduler refuses are names, of partitions and nodes, which differ in numbers alone.
+            keeps_numbers = record.reason == CANNOT_START
+            key = known[words] = signature(record.error, record.reason, job, keeps_numbers=keeps_numbers)
         alike.setdefault(key, []).append(job)
     found = [_failure(jobs, records) for jobs in alike.values()]
     return sorted(found, key=lambda failure: -len(failure.jobs))

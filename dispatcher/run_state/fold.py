@@ -67,13 +67,14 @@ class Refusal(msgspec.Struct, frozen=True):
     at: str
 
 
-def signature(error: str | None, reason: str | None, job: str = "") -> str:
+def signature(error: str | None, reason: str | None, job: str = "", *, keeps_numbers: bool = False) -> str:
     """What the same failure of different jobs has in common: the reason, and the error without ids, numbers, paths."""
     text = error or ""
     if job:
         text = re.sub(rf"(?<![\w-]){re.escape(job)}(?![\w-])", "<job>", text)
     text = re.sub(r"(?:[\w.~-]*/)+[\w.~-]*", "<path>", text)
-    text = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "<n>", text)
+    if not keeps_numbers:
+        text = re.sub(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?", "<n>", text)
     text = re.sub(r"\s+", " ", text).strip()
     return f"{reason or 'unknown'}: {text}"[:300]
 

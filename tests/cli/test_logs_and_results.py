@@ -46,7 +46,11 @@ def test_logs_of_another_rank(lab):
     assert lab.run("logs", "base", "--rank", "1", "-n", "1").out == "ends\n"
     outcome = lab.run("logs", "base", "--rank", "2")
     assert (outcome.code, outcome.out) == (1, "")
-    assert "attempt 1 of base has no log of rank 2" in outcome.err
+    assert "attempt 1 of base has no log of rank 2, only of ranks 0, 1; others come when the attempt has" in outcome.err
+    (directory / "exit.json").write_text("{}")
+    assert lab.run("logs", "base", "--rank", "2").err.endswith("has no log of rank 2, only of ranks 0, 1\n")
+    (directory / "output.1.log").unlink()
+    assert lab.run("logs", "base", "--rank", "2").err.endswith("has no log of rank 2, only of rank 0\n")
 
 
 @pytest.mark.parametrize("how", ["exit", "record", "killed"])

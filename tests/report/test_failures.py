@@ -24,6 +24,14 @@ def test_errors_that_differ_in_ids_numbers_and_paths_are_one_cause() -> None:
     assert found[0].last_at == "2026-06-17T22:48:02.000Z"
 
 
+def test_what_a_scheduler_refuses_of_one_job_is_not_told_of_another() -> None:
+    refused = {number: f"sbatch: error: invalid partition specified: gpu{number}" for number in (1, 2)}
+    records = {f"j{number}": failed(number, "cannot start", error) for number, error in refused.items()}
+    records["j3"] = failed(3, "cannot start", refused[1])
+    found = failures(Snapshot(records=records, entries={}, now_s=0.0))
+    assert [(one.jobs, one.error) for one in found] == [(("j3", "j1"), refused[1]), (("j2",), refused[2])]
+
+
 def test_a_failure_of_which_nothing_is_known() -> None:
     found = failures(Snapshot(records={"a": failed(1, None, None)}, entries={}, now_s=0.0))
     assert found[0].text == "unknown"

@@ -38,6 +38,8 @@ _SHOWN: Final = re.compile(
 )
 _NO_ACCOUNTING: Final = re.compile(r"accounting storage is disabled|accounting_storage/none", re.I)
 
+_CONCLUSION: Final = re.compile(r"error: Batch job submission failed:")
+
 # Prints the name of the cluster.
 _WHERE: Final = """
 found=$(scontrol show config) || exit
@@ -139,7 +141,9 @@ def failure(program: str, answer: Any) -> str:
     if answer.exit_code is None:
         return f"{program} was ended after its time limit"
     lines = [line.strip().removeprefix(f"{program}: ") for line in (answer.err or answer.out).splitlines()]
-    said = " | ".join(filter(None, lines))
+    # What sbatch concludes from the errors before it says less than these.
+    causes = [line for line in lines if line and not _CONCLUSION.match(line)]
+    said = " | ".join(causes if any("error:" in line for line in causes) else filter(None, lines))
     return f"{program}: {said or 'it printed nothing'} (exit status {answer.exit_code})"
 
 

@@ -259,6 +259,31 @@ def test_doubtful(answer: Ran) -> None:
 
 
 @pytest.mark.parametrize(
+    ("err", "why"),
+    [
+        (
+            "sbatch: error: invalid partition specified: gone\nsbatch: error: Batch job submission failed: Invalid "
+            "partition name specified\n",
+            "sbatch: error: invalid partition specified: gone (exit status 1)",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid feature specification\n",
+            "sbatch: error: Batch job submission failed: Invalid feature specification (exit status 1)",
+        ),
+        (
+            "sbatch: warning: can't run 1 processes on 2 nodes, setting nnodes to 1\n"
+            "sbatch: error: Batch job submission failed: Invalid qos specification\n",
+            "sbatch: warning: can't run 1 processes on 2 nodes, setting nnodes to 1 | error: Batch job submission "
+            "failed: Invalid qos specification (exit status 1)",
+        ),
+    ],
+)
+def test_the_cause_is_named_and_not_what_is_concluded_from_it(err: str, why: str) -> None:
+    found = submitting.accepted(Ran(exit_code=1, err=err))
+    assert isinstance(found, Refused) and found.why == why
+
+
+@pytest.mark.parametrize(
     ("text", "is_transient"),
     [
         ("Batch job submission failed: Invalid partition name specified", False),

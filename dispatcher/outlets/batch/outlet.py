@@ -452,8 +452,7 @@ class BatchOutlet:
         is_due = self._is_asked_now() or any(step.operations for step in steps)
         if is_due:
             self._asked_s = time.monotonic()
-        asked = self._host.questions()
-        last = [Step(asked, self._host.take_in)] if asked else []
+        last = [*self._host.steps()]
         if is_due and self._landing.confirm is not None and any(one.elsewhere for one in self._tracked.values()):
             # Without another question it would not be seen that the host leads to where they are again.
             last.append(Step([self._landing.confirm], lambda _: None))
@@ -476,7 +475,7 @@ class BatchOutlet:
             return None
         if not self._landing.has_landed:
             return self._landing.due_in_s()
-        if self._watcher.has_questions() or self._stopper.has_work() or self._host.questions():
+        if self._watcher.has_questions() or self._stopper.has_work() or self._host.steps():
             return 0.0
         if self._over and not self._is_waiting():
             # Otherwise they go with the next call.
@@ -490,7 +489,7 @@ class BatchOutlet:
         """Whatever the call was to do may have been done: the scheduler is asked before anything is repeated."""
         self._asked_s = -self._interval_s
         self._stopper.repeat()
-        self._host.doubt()
+        self._host.doubt(self._conversation.problem)
         if self._connection.has_moved and all(one.has_ended or one.elsewhere for one in self._tracked.values()):
             # What is there now is as good as what was there, and may have those that were submitted elsewhere.
             self._start_over()

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from dispatcher.outlets.base import LOST
-from dispatcher.outlets.remote.operations import Operation
+from dispatcher.outlets.batch.conversation import Step
 
 # A job that another outlet takes in the same round is no demand: it has to ask once more after this time.
 _SETTLED_S: Final = 1.0
@@ -70,14 +70,11 @@ class Provisioning(Protocol):
     def work(self, *, is_wanted: bool, is_used: bool) -> None:
         """Take in what was answered and begin what is due. `is_used`: attempts of this dispatcher are there."""
 
-    def doubt(self) -> None:
-        """Something has failed there: look whether the host is still up before it is called again."""
+    def doubt(self, why: str) -> None:
+        """A call has failed there: look whether the host is still up before it is called again."""
 
-    def questions(self) -> Sequence[Operation]:
-        """What has to be asked on the host before it is given up as unused."""
-
-    def take_in(self, answers: Sequence[Any]) -> None:
-        """The answers to that."""
+    def steps(self) -> Sequence[Step]:
+        """What is due on the host itself: it is asked whether it is unused, or told that it is needed."""
 
     def wait_fds(self) -> list[int]: ...
 
@@ -103,14 +100,11 @@ class Standing:
     def work(self, *, is_wanted: bool, is_used: bool) -> None:
         """There is nothing to be made."""
 
-    def doubt(self) -> None:
+    def doubt(self, why: str) -> None:
         """The next call tells."""
 
-    def questions(self) -> Sequence[Operation]:
+    def steps(self) -> Sequence[Step]:
         return ()
-
-    def take_in(self, answers: Sequence[Any]) -> None:
-        """Nothing was asked."""
 
     def wait_fds(self) -> list[int]:
         return []

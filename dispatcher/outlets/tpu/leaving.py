@@ -43,7 +43,9 @@ def is_unused(host: TpuHost) -> bool:
 def hand_over(host: TpuHost, limit_s: float, log: Callable[[str], None]) -> bool:
     """Leave it to the VM to delete itself after so long; False when it has not heard of that."""
     answers = _ask(host, timer.renewal(limit_s, is_last=True))
-    if not isinstance(answers, Sequence) or not isinstance(answers[0], Written):
+    written = answers[0] if isinstance(answers, Sequence) else None
+    # One that was there is not taken in: another dispatcher's, or the timer has ended.
+    if not isinstance(written, Written) or written.existed:
         return False
     log(f"{host.name} deletes itself in {duration_text(limit_s)}, unless a dispatcher comes before")
     return True

@@ -61,6 +61,11 @@ def has_room(answer: Any) -> bool:
     return isinstance(answer, Launched) and answer.outcome in _GOES_ON
 
 
+def is_done_on_first(answer: Failed) -> bool:
+    """Whether what has failed on other workers was done on worker 0."""
+    return answer.error.startswith("worker ") and not answer.error.startswith("worker 0: ")
+
+
 def half_started(operations: Sequence[Operation], answers: Sequence[Answers]) -> list[str]:
     """The directories of attempts that were launched on some workers and could not be on others."""
     found = []

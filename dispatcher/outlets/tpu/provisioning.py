@@ -15,8 +15,9 @@ import msgspec
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import LOST, PREEMPTED
+from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.provisioning import Loss
-from dispatcher.outlets.remote.operations import Operation, Ran
+from dispatcher.outlets.remote.operations import Ran
 from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.tpu import gcloud, leaving, telling, usage
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
@@ -138,7 +139,7 @@ class TpuProvisioning:
 
     @property
     def failure(self) -> str:
-        return self._trouble or self._unseen or self.unfit
+        return self._trouble or self._unseen or self.unfit or self._timer.problem
 
     @property
     def loss(self) -> Loss | None:
@@ -199,20 +200,17 @@ class TpuProvisioning:
         if self._look_is_due() == 0.0:
             self._start(gcloud.describe(self._host), LOOK_LIMIT_S, self._take_in_look)
 
-    def doubt(self) -> None:
+    def doubt(self, why: str) -> None:
+        if self._renewal_due_in_s() == 0.0:
+            self._timer.missed(why)
         self._must_look = True
 
-    def questions(self) -> Sequence[Operation]:
-        renewal = self._timer.questions() if self._renewal_due_in_s() == 0.0 else ()
-        return [*renewal, *(usage.questions() if self._is_idle_for_long() else ())]
+    def steps(self) -> Sequence[Step]:
+        renewal = [Step(self._timer.questions(), self._timer.take_in)] if self._renewal_due_in_s() == 0.0 else []
+        return [*renewal, *([Step(usage.questions(), self._take_in_usage)] if self._is_idle_for_long() else [])]
 
-    def take_in(self, answers: Sequence[Any]) -> None:
-        # Of a renewal there are two, of the other question is one.
-        if len(answers) > 1:
-            self._timer.take_in(answers[:2])
-        if len(answers) == 2:
-            return
-        if usage.is_used(answers[-1:]) or self._around.is_used_elsewhere():
+    def _take_in_usage(self, answers: Sequence[Any]) -> None:
+        if usage.is_used(answers) or self._around.is_used_elsewhere():
             self._idle_since_s = time.monotonic()
         else:
             self._is_unused = True

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from dispatcher.base.times import duration_text
 from dispatcher.hosts.types import RENEWALS, TpuHost
-from dispatcher.outlets.remote.operations import Operation, Tail, TailRead, Write
-from dispatcher.outlets.tpu import dead_man
+from dispatcher.outlets.remote.operations import Failed, Operation, Tail, TailRead, Write
+from dispatcher.outlets.tpu import dead_man, merging
 
 # On worker 0, and empty after each start of the machine.
 DIRECTORY: Final = "/run/dispatcher-tpu"
@@ -31,6 +31,11 @@ _LONGEST_S: Final = 900.0
 _SOON_S: Final = 30.0
 # So often it is asked until the VM counts as one without a timer.
 _ASKED: Final = 10
+_UNABLE: Final = "unable: "
+# A renewal that the timer has not taken in may be that of another dispatcher, a moment ago; so many in a row are not.
+_IGNORED: Final = 3
+_ENDED: Final = "its timer has ended: renewals stay where they were written"
+_NOT_STARTED: Final = "its startup script has not started the timer"
 
 
 def metadata(host: TpuHost) -> Mapping[str, str]:
@@ -77,10 +82,13 @@ def text(host: TpuHost, told: str) -> str:
     limit = duration_text(host.dead_after_s)
     if told.startswith(_ARMED):
         return f"{host.name} deletes itself after {limit} without a dispatcher"
-    why = told.partition("unable: ")[2] or "its startup script has not started the timer"
+    why = told.partition(_UNABLE)[2] or _NOT_STARTED
+    cure = "The VM's service account needs the permission tpu.nodes.delete, as roles/tpu.admin has it"
+    if why in (_NOT_STARTED, _ENDED):
+        cure = "On worker 0 `sudo journalctl -u google-startup-scripts` tells more"
     return (
         f"warning: {host.name} cannot delete itself after {limit} without a dispatcher, and costs money then: "
-        f"{why}. The VM's service account needs the permission tpu.nodes.delete, as roles/tpu.admin has it"
+        f"{why}. {cure}"
     )
 
 
@@ -95,31 +103,79 @@ class Timer:
     def start_over(self) -> None:
         """It is another VM."""
         self._told = ""
-        self._renewed_s: float | None = None
+        self._asked_s: float | None = None
         self._asked = 0
+        self._renewed_s: float | None = None
+        # Why the last renewals have not got there, and how many.
+        self._why = ""
+        self._failures = self._ignored = 0
 
     @property
     def is_armed(self) -> bool:
         return self._told.startswith(_ARMED)
 
-    def due_in_s(self) -> float:
+    @property
+    def problem(self) -> str:
+        """When and why the VM deletes itself although a dispatcher lives; empty while renewals get there."""
+        if not (self._why and self.is_armed):
+            return ""
+        limit_s = self._host.dead_after_s
         if self._renewed_s is None:
+            when = "when its timer is over, which no dispatcher has renewed that is known here"
+        elif limit_s is None:
+            return ""
+        else:
+            at_s = time.time() + self._renewed_s + limit_s - time.monotonic()
+            when = f"at {time.strftime('%H:%M', time.localtime(at_s))} (dead_after: {duration_text(limit_s)})"
+        return (
+            f"the TPU VM {self._host.name} does not hear that a dispatcher lives: {self._why}. It deletes itself "
+            f"{when} unless a renewal gets there before; that is tried until then"
+        )
+
+    def due_in_s(self) -> float:
+        if self._asked_s is None:
             return 0.0
-        usual_s = min(_LONGEST_S, (self._host.dead_after_s or _LONGEST_S * RENEWALS) / RENEWALS)
-        is_settled = self.is_armed or self._asked >= _ASKED
-        period_s = usual_s if is_settled else min(_SOON_S, usual_s)
-        return max(0.0, self._renewed_s + period_s - time.monotonic())
+        period_s = min(_LONGEST_S, (self._host.dead_after_s or _LONGEST_S * RENEWALS) / RENEWALS)
+        if self.is_armed and self._failures:
+            period_s = min(period_s, _SOON_S * 2.0 ** (self._failures - 1))
+        elif not (self.is_armed or self._asked >= _ASKED):
+            period_s = min(period_s, _SOON_S)
+        return max(0.0, self._asked_s + period_s - time.monotonic())
 
     def questions(self) -> Sequence[Operation]:
         return renewal(self._host.dead_after_s)
 
+    def missed(self, why: str) -> None:
+        """The call that was to renew it has failed."""
+        self._why = why
+
     def take_in(self, answers: Sequence[Any]) -> None:
-        before, self._told = self._told, read_state(answers)
-        self._renewed_s = time.monotonic()
+        written, read = answers
+        before = self._told
+        if isinstance(read, TailRead):
+            self._told = read_state(answers)
+        self._note_renewal(written)
+        self._asked_s = time.monotonic()
         self._asked += 1
         is_new = self._told != before if self._told else self._asked == _ASKED
         if is_new and self._host.dead_after_s is not None:
             self._log(self.text())
+
+    def _note_renewal(self, written: Any) -> None:
+        if isinstance(written, Failed) and not merging.is_done_on_first(written):
+            self._why = written.error
+            self._failures += 1
+            return
+        if not isinstance(written, Failed) and written.existed:
+            # The timer removes what it has taken in.
+            self._ignored += 1
+            self._failures += 1
+            if self._ignored >= _IGNORED:
+                self._told = _UNABLE + _ENDED
+            return
+        self._renewed_s = time.monotonic()
+        self._why = ""
+        self._failures = self._ignored = 0
 
     def text(self) -> str:
         return text(self._host, self._told)

@@ -246,11 +246,10 @@ class Dispatcher:
         machine = self.machine
         if not self.made.is_up or machine is None:
             if self.made.is_up:
-                self.made.doubt()
+                self.made.doubt("it is gone")
             return
-        questions = self.made.questions()
-        if questions:
-            self.made.take_in([machine.answer(one) for one in questions])
+        for step in self.made.steps():
+            step.take_in([machine.answer(one) for one in step.operations])
         if self.jobs and machine.job_ends_s is None:
             machine.job_ends_s = self.world.now_s + self.jobs.pop(0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from beds.tpu import VERSION, TpuBed
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
 from dispatcher.outlets.remote.operations import Failed, Operation, Seen, Sight, TailRead, Write, Written
-from dispatcher.outlets.tpu import gcloud, leaving
+from dispatcher.outlets.tpu import gcloud, leaving, timer
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
 from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
 
@@ -46,9 +46,16 @@ class Machine:
 
     def asked(self) -> list[Operation]:
         """What its workers are asked, besides for its timer, which they renew."""
-        if self.made.questions() and isinstance(self.made.questions()[0], Write):
-            self.made.take_in(RENEWED)
-        return list(self.made.questions())
+        if self.operations() and isinstance(self.operations()[0], Write):
+            self.answer(RENEWED)
+        return self.operations()
+
+    def operations(self) -> list[Operation]:
+        return [one for step in self.made.steps() for one in step.operations]
+
+    def answer(self, answers: Sequence[Any]) -> None:
+        """Answer what they are asked first."""
+        self.made.steps()[0].take_in(answers)
 
     def work(self) -> None:
         self.made.work(is_wanted=self.is_wanted, is_used=self.is_used)
@@ -174,7 +181,7 @@ def test_without_capacity_it_is_queued_for_and_what_has_failed_is_made_anew(
     # Alone, the VM would leave the request behind.
     machine.is_wanted = False
     tpu.set("vm", state="TERMINATED")
-    machine.made.doubt()
+    machine.made.doubt("")
     machine.until(lambda: tpu.names() == [], "deleted")
     assert tpu.requests("nodes.delete") == []
 
@@ -252,7 +259,7 @@ def test_a_dead_one_is_deleted_and_made_anew(make: Callable[..., Machine], tpu: 
     machine.until_up()
     before = machine.made.identity
     tpu.preempt("vm", state=state)
-    machine.made.doubt()
+    machine.made.doubt("")
     machine.until(lambda: machine.made.loss, "known to be lost")
     assert machine.made.loss is not None
     assert machine.made.loss.reason == PREEMPTED
@@ -266,7 +273,7 @@ def test_what_is_not_up_and_not_dead_is_left_alone(make: Callable[..., Machine],
     machine = make()
     machine.until_up()
     tpu.set("vm", state=state)
-    machine.made.doubt()
+    machine.made.doubt("")
     machine.until_problem(f"the TPU VM vm is {state}")
     assert ("gcloud compute tpus tpu-vm start vm" in machine.made.problem) == (state == "STOPPED")
     assert not machine.made.is_up
@@ -290,7 +297,7 @@ def test_one_of_another_size_is_idle_although_jobs_wait(make: Callable[..., Mach
     make(accelerator_type="v4-16").until_up()
     machine = make(idle_delete_s=1.0)
     machine.until(machine.asked, "asked whether it is used")
-    machine.made.take_in(UNUSED)
+    machine.answer(UNUSED)
     machine.until(lambda: "deleting vm: it is not used any more" in machine.said, "deleted")
 
 
@@ -300,18 +307,18 @@ def test_what_others_have_created_is_used_and_never_deleted(make: Callable[..., 
     machine.until_up()
     machine.is_wanted = False
     machine.work()
-    assert machine.made.questions() == []
+    assert machine.operations() == []
     # Its timer may be that of another workspace, and must not end what runs there.
     machine.is_used = True
     machine.work()
-    renewal, _ = machine.made.questions()
+    renewal, _ = machine.operations()
     assert isinstance(renewal, Write) and renewal.content == b"7200"
-    machine.made.take_in([Failed(error="no permission"), TailRead()])
-    assert machine.made.questions() == []
+    machine.answer([Failed(error="no permission"), TailRead()])
+    assert machine.operations() == []
     machine.is_used = False
     machine.work()
     tpu.preempt("vm")
-    machine.made.doubt()
+    machine.made.doubt("")
     machine.until_problem("is PREEMPTED; `dispatcher outlets delete vm` deletes it")
     machine.made.close(is_used=machine.is_used)
     assert tpu.requests("nodes.delete") == []
@@ -326,15 +333,15 @@ def test_an_idle_one_is_deleted_when_nobody_uses_it(make: Callable[..., Machine]
     assert machine.asked() == []
     machine.is_used = False
     machine.until(machine.asked, "asked whether it is used")
-    machine.made.take_in(USED)
+    machine.answer(USED)
     assert machine.asked() == []
     machine.until(machine.asked, "asked again")
     machine.others.append("another dispatcher")
-    machine.made.take_in(UNUSED)
+    machine.answer(UNUSED)
     machine.others.clear()
     machine.until(machine.asked, "asked once more")
     assert tpu.requests("nodes.delete") == []
-    machine.made.take_in(UNUSED)
+    machine.answer(UNUSED)
     machine.until(lambda: tpu.names() == [], "deleted")
     machine.until_problem("is created when jobs wait for it")
     assert "deleting vm: it is not used any more" in machine.said
@@ -357,7 +364,7 @@ def test_one_that_others_of_the_workspace_may_want_is_left_to_them(make: Callabl
     assert tpu.names() == ["vm"]
     machine.others.clear()
     # The last call was not answered: it is asked anew.
-    machine.made.doubt()
+    machine.made.doubt("")
     machine.made.close(is_used=True)
     assert tpu.names() == ["vm"]
     machine.made.close(is_used=False)
@@ -430,7 +437,25 @@ def test_an_idle_one_is_kept_for_another_dispatcher_that_begins_to_use_it(
     machine.until_up()
     machine.is_wanted = False
     machine.until(machine.asked, "asked whether it is used")
-    machine.made.take_in(UNUSED)
+    machine.answer(UNUSED)
     machine.others.append("another dispatcher")
     machine.until(machine.asked, "asked again instead of deleted")
     assert tpu.requests("nodes.delete") == []
+
+
+def test_a_renewal_that_does_not_get_there_is_told(
+    make: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = make(dead_after_s=7200.0)
+    machine.until_up()
+    machine.answer(RENEWED)
+    assert machine.operations() == []
+    machine.made.doubt("vm does not answer")
+    assert machine.made.failure == "", "no renewal was due"
+    machine.until_up()
+    monkeypatch.setattr(timer, "_LONGEST_S", 0.0)
+    machine.made.doubt("it does not answer")
+    assert "vm does not hear that a dispatcher lives: it does not answer. It deletes itself at" in machine.made.failure
+    machine.until(lambda: machine.made.is_up, "up")
+    machine.answer(RENEWED)
+    assert machine.made.failure == ""

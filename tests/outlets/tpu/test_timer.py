@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from beds.tpu import VERSION, TpuBed
 from fleet import wait_until
 
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.remote.operations import TailRead, Write, Written
+from dispatcher.outlets.remote.operations import Failed, TailRead, Write, Written
 from dispatcher.outlets.tpu import dead_man, gcloud, timer
 from dispatcher.outlets.tpu.gcloud import queued_id
 
@@ -104,8 +105,9 @@ def test_one_that_cannot_delete_itself_says_so(tpu: TpuBed) -> None:
     ("told", "dead_after_s", "expected"),
     [
         ("armed", 7200.0, "vm deletes itself after 2h00m without a dispatcher"),
-        ("", 7200.0, "its startup script has not started the timer. The VM's service account needs"),
+        ("", 7200.0, "its startup script has not started the timer. On worker 0 `sudo journalctl -u google-"),
         ("unable: 403 no", 600.0, "warning: vm cannot delete itself after 10m00s without a dispatcher, and"),
+        ("unable: 403 no", 600.0, "403 no. The VM's service account needs the permission tpu.nodes.delete"),
         ("", None, "vm does not delete itself when no dispatcher is left (dead_after: never)"),
     ],
 )
@@ -142,6 +144,62 @@ def test_people_are_told_once_whether_it_can_delete_itself(clock: Callable[[floa
     assert "has not started the timer" in said[1]
     # Each call is one of gcloud to all workers.
     assert made.due_in_s() == 900.0
+
+
+ARMED = TailRead(content=b"armed\n")
+
+
+def test_a_renewal_that_has_failed_is_told_and_tried_again_before_the_vm_deletes_itself(
+    clock: Callable[[float], None],
+) -> None:
+    made = timer.Timer(host(dead_after_s=7200.0), lambda _: None)
+    made.take_in([Written(), ARMED])
+    clock(900.0)
+    made.take_in([Failed(error="worker 0: /run/dispatcher-tpu/alive: No space left on device"), ARMED])
+    at = time.strftime("%H:%M", time.localtime(time.time() + 6300.0))
+    assert made.problem == (
+        "the TPU VM vm does not hear that a dispatcher lives: worker 0: /run/dispatcher-tpu/alive: No space left on "
+        f"device. It deletes itself at {at} (dead_after: 2h00m) unless a renewal gets there before; that is tried "
+        "until then"
+    )
+    waited_s = 0.0
+    pauses = []
+    while waited_s < 6300.0:
+        pauses.append(made.due_in_s())
+        clock(pauses[-1])
+        waited_s += pauses[-1]
+        # An answer that cannot be read tells nothing of the timer.
+        made.take_in([Failed(error="worker 0: no"), Failed(error="worker 0: no")])
+    assert pauses[:6] == [30.0, 60.0, 120.0, 240.0, 480.0, 900.0]
+    made.take_in([Written(), ARMED])
+    assert made.problem == ""
+    assert made.due_in_s() == 900.0
+    made.missed("its workers do not answer")
+    assert "its workers do not answer. It deletes itself at" in made.problem
+
+
+def test_what_fails_on_other_workers_concerns_no_renewal(clock: Callable[[float], None]) -> None:
+    made = timer.Timer(host(dead_after_s=7200.0), lambda _: None)
+    made.take_in([Failed(error="worker 1: /run/dispatcher-tpu: Permission denied"), ARMED])
+    assert made.problem == ""
+    assert made.due_in_s() == 900.0
+
+
+def test_a_timer_that_takes_in_no_renewal_has_ended(clock: Callable[[float], None]) -> None:
+    said: list[str] = []
+    made = timer.Timer(host(dead_after_s=7200.0), said.append)
+    made.take_in([Written(), ARMED])
+    for _ in range(2):
+        made.take_in([Written(existed=True), ARMED])
+        assert made.is_armed, "it may be the renewal of another dispatcher"
+    made.take_in([Written(existed=True), ARMED])
+    assert not made.is_armed
+    assert (
+        "vm cannot delete itself after 2h00m without a dispatcher, and costs money then: its timer has ended"
+        in (said[-1])
+    )
+    made.take_in([Written(), ARMED])
+    assert said[-1] == "vm deletes itself after 2h00m without a dispatcher"
 
 
 @pytest.fixture

@@ -43,15 +43,15 @@ def create_command(
     config = _config(hosts_file)
     _tpu_host(config, name)
     config = msgspec.structs.replace(config, hosts=host_overrides.over(config.hosts, [name]))
-    host = _tpu_host(config, name)
+    host = _settled(config, name)
     if queue:
         from dispatcher.outlets.tpu import by_hand
         from dispatcher.outlets.tpu.gcloud import QUEUED_FOR_S
         from dispatcher.outlets.tpu.projects import remember_project
 
         _confirm_creation(host, yes=yes)
-        queued, project = by_hand.queue(host, _workspace(config))
-        remember_project(config.layout, project)
+        remember_project(config.layout, name, host.project or "")
+        queued = by_hand.queue(host, _workspace(config))
         note(
             f"{name} was requested: queued resource {queued}, which expires in {QUEUED_FOR_S // 3600} h; "
             "`dispatcher outlets` shows its state"
@@ -87,6 +87,8 @@ def delete_command(
     from dispatcher.run_state.states import IN_FLIGHT
 
     config = _config(hosts_file)
+    for line in _other_projects(config, name):
+        note(line)
     host = _to_be_deleted(config, name, zone, project)
     workspace = open_workspace()
     records = workspace.records()
@@ -111,7 +113,7 @@ def create_vm(config: Config, host: TpuHost, *, yes: bool) -> None:
     from dispatcher.outlets.tpu.projects import remember_project
 
     _confirm_creation(host, yes=yes)
-    remember_project(config.layout, host.project or "")
+    remember_project(config.layout, host.name, host.project or "")
     try:
         vm = by_hand.create(host, _workspace(config), note)
     except GcloudError as error:
@@ -122,7 +124,6 @@ def create_vm(config: Config, host: TpuHost, *, yes: bool) -> None:
     except KeyboardInterrupt:
         note(f"{host.name} may still be created and cost money: `dispatcher outlets delete {host.name}` deletes it")
         raise
-    remember_project(config.layout, host.project or vm.project)
     workers = counted(len(vm.workers), "worker")
     note(f"{host.name} is READY ({workers}) and costs money: `dispatcher outlets delete {host.name}` deletes it")
     if vm.is_of(_workspace(config)):
@@ -134,9 +135,9 @@ def create_missing(config: Config, names: Sequence[str], *, yes: bool) -> None:
     from dispatcher.hosts.types import TpuHost
     from dispatcher.outlets.tpu import by_hand
 
-    hosts = [host for name in names if isinstance(host := config.hosts.hosts[name], TpuHost)]
-    if not hosts or len(hosts) < len(names):
+    if not names or not all(isinstance(config.hosts.hosts[name], TpuHost) for name in names):
         return
+    hosts = [_settled(config, name) for name in names]
     workspace = _workspace(config)
     found = by_hand.look_at_all(hosts, workspace)
     for each in found.values():
@@ -148,13 +149,16 @@ def create_missing(config: Config, names: Sequence[str], *, yes: bool) -> None:
 
 
 def created_vms(config: Config) -> list[str]:
-    """A line for each VM that this workspace has created, and for each that it has asked for, in whatever zone."""
+    """A line for each VM that this workspace has created, and for each that it has asked for, in whatever zone.
+
+    Before them, one for each host whose project is not gcloud's own although it names none.
+    """
     from dispatcher.outlets.tpu.by_hand import all_created
 
     hosts = _tpu_hosts(config)
     found = all_created(hosts, config.layout)
     strays = found.strays(hosts)
-    lines = []
+    lines = _other_projects(config)
     for one in found.vms:
         where, how = "", f"dispatcher outlets delete {one.name}"
         if one in strays:
@@ -164,12 +168,8 @@ def created_vms(config: Config) -> list[str]:
 
 
 def _confirm_creation(host: TpuHost, *, yes: bool) -> None:
-    from dispatcher.outlets.tpu.gcloud import host_problem
     from dispatcher.outlets.tpu.vm import kind_text
 
-    problem = host_problem(host)
-    if problem:
-        raise UsageError(problem)
     confirm(f"Create {host.name} ({kind_text(host)})? It costs money.", yes=yes)
 
 
@@ -219,16 +219,41 @@ def _to_be_deleted(config: Config, name: str, zone: str | None, project: str | N
 
 def _tpu_hosts(config: Config) -> list[TpuHost]:
     from dispatcher.hosts.types import TpuHost
+    from dispatcher.outlets.tpu.projects import with_project
 
-    return [host for host in config.hosts.in_order() if isinstance(host, TpuHost)]
+    return [with_project(host, config.layout) for host in config.hosts.in_order() if isinstance(host, TpuHost)]
+
+
+def _other_projects(config: Config, name: str | None = None) -> list[str]:
+    """What is to be said of the configured hosts, or of one, that are in another project than gcloud's own."""
+    from dispatcher.hosts.types import TpuHost
+    from dispatcher.outlets.tpu.projects import other_projects
+
+    hosts = [host for host in config.hosts.in_order() if isinstance(host, TpuHost) and name in (None, host.name)]
+    return other_projects(hosts, config.layout)
+
+
+def _settled(config: Config, name: str) -> TpuHost:
+    """The host with the project in which its VM is created; says so where that is not gcloud's own."""
+    from dispatcher.outlets.tpu.gcloud import host_problem
+    from dispatcher.outlets.tpu.projects import settled
+
+    host = _tpu_host(config, name)
+    problem = host_problem(host)
+    if problem:
+        raise UsageError(problem)
+    for line in _other_projects(config, name):
+        note(line)
+    return settled(host, config.layout)
 
 
 def _tpu_host(config: Config, name: str) -> TpuHost:
     from dispatcher.hosts.types import TpuHost
+    from dispatcher.outlets.tpu.projects import with_project
 
     host = config.hosts.hosts.get(name)
     if host is None:
         raise UsageError(f"{name}: no such host is configured{nearest(name, config.hosts.hosts)}")
     if not isinstance(host, TpuHost):
         raise UsageError(f"{name} is a host of type {host.type}; only hosts of type tpu are created and deleted")
-    return host
+    return with_project(host, config.layout)

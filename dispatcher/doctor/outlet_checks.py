@@ -18,6 +18,7 @@ from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run
 from dispatcher.outlets.remote.road import Road
+from dispatcher.outlets.tpu.projects import with_project
 
 _TIMEOUT_S: Final = 30.0
 # An image may have to be fetched first.
@@ -68,6 +69,8 @@ def _look_from_here(config: Config) -> Generator[Finding, None, list[AnyHost]]:
     """What gcloud and kubectl tell without being on a host; the hosts on which something can be asked."""
     able = list(config.hosts.in_order())
     machines = [host for host in able if isinstance(host, TpuHost)]
+    yield from vm_checks.other_projects(config, machines)
+    machines = [with_project(host, config.layout) for host in machines]
     found = vm_checks.look(config, machines)
     yield from vm_checks.vms(config, machines, found)
     yield from vm_checks.created(config, machines)

@@ -10,6 +10,7 @@ from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
+from dispatcher.outlets.tpu import projects
 from dispatcher.outlets.tpu.by_hand import Found, all_created, look_at_all
 from dispatcher.outlets.tpu.gcloud import host_problem
 from dispatcher.outlets.tpu.telling import other_size, without_end
@@ -41,6 +42,12 @@ def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, Found | Ou
                 yield Finding(name, WRONG, problem)
 
 
+def other_projects(config: Config, hosts: Sequence[TpuHost]) -> Findings:
+    """Hosts whose project is not gcloud's own although they name none."""
+    for line in projects.other_projects(hosts, config.layout):
+        yield Finding("TPU VMs", WARNING, line)
+
+
 def created(config: Config, hosts: Sequence[TpuHost]) -> Findings:
     """What this workspace has created and no configured host is: it costs money, and nothing else shows it."""
     found = all_created(hosts, config.layout)
@@ -48,7 +55,7 @@ def created(config: Config, hosts: Sequence[TpuHost]) -> Findings:
         text = f"{one.name} ({one.text}): created for this workspace, {one.cost}, but no configured host leads to it"
         yield Finding("TPU VMs", WARNING, text, f"`{one.deletion}` deletes it")
     for line in found.unlisted:
-        cure = f"log in with gcloud, or remove the project from {config.layout.tpu_projects}"
+        cure = f"log in with gcloud, or remove the lines of the project from {config.layout.tpu_projects}"
         yield Finding("TPU VMs", WARNING, line, cure)
 
 

@@ -10,7 +10,7 @@ from fleet import fleet_at
 CONFIG = """\
 hosts:
   ws1: {type: plain, ssh: ws1}
-  pod: {type: tpu, zone: z, accelerator_type: v4-8, version: v}
+  pod: {type: tpu, zone: z, project: lab, accelerator_type: v4-8, version: v}
   Pod: {type: tpu, zone: z, accelerator_type: v4-8, version: v}
 """
 
@@ -24,9 +24,9 @@ hosts:
         (("create", "Pod", "--yes"), "hosts.Pod: a TPU VM has the host's name"),
         (
             ("create", "pod"),
-            "Create pod (v4-8, on demand, z)? It costs money. There is no terminal to ask on: add --yes",
+            "Create pod (v4-8, on demand, z of lab)? It costs money. There is no terminal to ask on: add --yes",
         ),
-        (("create", "pod", "--tpu-spot", "--queue"), "Create pod (v4-8, spot, z)? It costs money."),
+        (("create", "pod", "--tpu-spot", "--queue"), "Create pod (v4-8, spot, z of lab)? It costs money."),
         (("create", "pod", "--volcano-image", "i"), "--volcano-image"),
     ],
 )

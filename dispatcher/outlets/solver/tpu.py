@@ -14,14 +14,15 @@ from dispatcher.outlets.solver.reports import VmReport
 from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal
 from dispatcher.outlets.tpu import gcloud
 from dispatcher.outlets.tpu.accelerator import accelerator_of, refusal
+from dispatcher.outlets.tpu.projects import with_project
+from dispatcher.workspace import Layout
 
 _READY: Final = "READY"
 
 
 def questions(host: TpuHost, timeout_s: float, root: Path) -> list[Operation]:
     """What to ask: about the VM."""
-    del root
-    return [Run(words=gcloud.describe(host), timeout_s=timeout_s)]
+    return [Run(words=gcloud.describe(with_project(host, Layout(root))), timeout_s=timeout_s)]
 
 
 def report(answers: Sequence[Any]) -> VmReport:

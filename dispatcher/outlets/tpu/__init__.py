@@ -7,7 +7,7 @@ provisioning   One VM in the course of time: looked at, created, queued for, del
 leaving        What a dispatcher does about it when it ends.
 usage          Whether anybody else still uses it.
 timer          How a VM deletes itself when no dispatcher is left; dead_man: the program that does so there.
-projects       Where VMs were created, so that none is forgotten.
+projects       Where VMs were created or used, so that none is forgotten.
 scheduler      The VM as a Scheduler: launches, checks and signals on all workers.
 workers        The road to all workers; reaching: its words of gcloud; merging: the answers of all as one.
 accelerator    What Google's names of accelerators are as chips.
@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import functools
 from typing import TYPE_CHECKING
-
-import msgspec
 
 if TYPE_CHECKING:
     from dispatcher.config import Config
@@ -49,20 +47,20 @@ def make_scheduler(host: TpuHost, config: Config) -> TpuScheduler:
 
 
 def locate(host: TpuHost, config: Config, location: Location | None) -> TpuHost:
-    """The host with the project that is gcloud's own now, or that of a location; UsageError where there is none."""
-    from dispatcher.outlets.tpu.gcloud import own_project
+    """The host with its project, or that of a location; UsageError where there is none."""
+    from dispatcher.outlets.tpu.projects import settled
 
-    there = host if location is None else host.at(location)
-    return there if there.project else msgspec.structs.replace(there, project=own_project(host))
+    return settled(host if location is None else host.at(location), config.layout)
 
 
 def make_road(host: TpuHost, config: Config, owner: str) -> Road:
     """How its workers are reached; gcloud runs on this machine."""
     from dispatcher.outlets.remote.divided import DividedRoad
     from dispatcher.outlets.tpu.gcloud import PROGRAM
+    from dispatcher.outlets.tpu.projects import with_project
     from dispatcher.outlets.tpu.workers import WorkersRoad
 
-    return DividedRoad(host.name, (PROGRAM,), WorkersRoad(host))
+    return DividedRoad(host.name, (PROGRAM,), WorkersRoad(with_project(host, config.layout)))
 
 
 def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProvisioning:
@@ -80,7 +78,7 @@ def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProv
         log=context.log,
         is_used_elsewhere=lambda: bool(other_pods(layout, context.observer, context.pod, host.name)),
         has_others=lambda: bool(other_owners(layout, context.observer, context.pod, host.name)),
-        remember=functools.partial(remember_project, layout),
+        remember=functools.partial(remember_project, layout, host.name),
         tells_at_end=is_lasting,
         ends_when_empty=context.ends_when_empty,
     )

@@ -157,8 +157,8 @@ def timer_text(host: TpuHost) -> str:
     return timer.text(host, told)
 
 
-def queue(host: TpuHost, workspace: str) -> tuple[str, str]:
-    """Ask for the VM with a queued resource: its id and its project. StateError where either is there already."""
+def queue(host: TpuHost, workspace: str) -> str:
+    """Ask for the VM with a queued resource: its id. StateError where either is there already."""
     queued = gcloud.queued_id(workspace, host.name)
     found = look(host, workspace)
     if found.vm is not None:
@@ -168,8 +168,7 @@ def queue(host: TpuHost, workspace: str) -> tuple[str, str]:
         raise StateError(_is_queued(host, workspace, found.queued))
     with _passing(Failure.EXISTS):
         gcloud.check(_run(gcloud.create_queued(host, workspace), LOOK_LIMIT_S))
-    made = look(host, workspace).queued
-    return queued, "" if made is None else made.project
+    return queued
 
 
 def delete(host: TpuHost, workspace: str, tell: Tell) -> None:

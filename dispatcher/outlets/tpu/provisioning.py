@@ -67,7 +67,7 @@ class Around(msgspec.Struct, frozen=True, kw_only=True):
     """The pod and the workspace that a VM is for.
 
     `is_used_elsewhere()`: other dispatchers have attempts on it; `has_others()`: others may want it.
-    `remember(project)` is told where there is something of this workspace. `tells_at_end`: when the dispatcher ends,
+    `remember(project)` is told where the VM is, or its request. `tells_at_end`: when the dispatcher ends,
     it says what goes on to cost money. `ends_when_empty`: it ends when no job is left, so nothing is wanted then.
     """
 
@@ -350,7 +350,7 @@ class TpuProvisioning:
         if self._vm is not None:
             # It may have brought this one, and waits for nothing any more.
             self._queued, self._missed = None, 0
-        if self._vm is not None and self._is_ours():
+        if self._vm is not None:
             self._around.remember(self._host.project or self._vm.project)
         if is_up(self._vm):
             self._trouble = self._is_short = ""

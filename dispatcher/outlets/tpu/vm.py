@@ -141,6 +141,7 @@ def lost_attempts(host: TpuHost, vm: Vm | None) -> tuple[str, str] | None:
 
 
 def kind_text(host: TpuHost) -> str:
-    """What is created, in a few words: `v4-32, spot, us-central2-b`."""
+    """What is created, in a few words: `v4-32, spot, us-central2-b of lab`."""
     kind = "spot" if host.spot else "preemptible" if host.preemptible else "on demand"
-    return f"{host.accelerator_type}, {kind}, {host.zone}"
+    where = f"{host.zone} of {host.project}" if host.project else host.zone
+    return f"{host.accelerator_type}, {kind}, {where}"

@@ -43,7 +43,7 @@ def test_a_vm_of_others_is_used_and_left_alone(host: TpuHost, tpu: TpuBed) -> No
 
 def test_a_request_is_made_once_and_taken_back(host: TpuHost, tpu: TpuBed) -> None:
     tpu.queue.wait_s = None
-    assert by_hand.queue(host, WORKSPACE) == (QUEUED, tpu.project)
+    assert by_hand.queue(host, WORKSPACE) == QUEUED
     for again in (lambda: by_hand.queue(host, WORKSPACE), lambda: by_hand.create(host, WORKSPACE, print)):
         with pytest.raises(
             StateError, match=rf"queued resource {QUEUED} is .*`dispatcher outlets delete vm` withdraws it"
@@ -94,9 +94,9 @@ def test_what_was_created_is_found_in_whatever_zone_and_project_it_is(
     make(tpu, "renamed", third, OTHER_PROJECT, workspace)
     make(tpu, "asked", elsewhere, PROJECT, workspace, queued=True)
     make(tpu, "of-others", here, PROJECT, "f" * 12)
-    remember_project(layout, PROJECT)
-    remember_project(layout, OTHER_PROJECT)
-    remember_project(layout, OTHER_PROJECT)
+    remember_project(layout, "vm", PROJECT)
+    remember_project(layout, "renamed", OTHER_PROJECT)
+    remember_project(layout, "renamed", OTHER_PROJECT)
     assert known_projects(layout) == [PROJECT, OTHER_PROJECT]
     found = by_hand.all_created([host], layout)
     places = {(one.name, one.zone, one.project) for one in found.vms}
@@ -113,7 +113,7 @@ def test_what_was_created_is_found_in_whatever_zone_and_project_it_is(
 
 def test_a_project_that_cannot_be_listed_is_named(host: TpuHost, tpu: TpuBed, tmp_path: Path) -> None:
     layout = Layout(tmp_path)
-    remember_project(layout, "gone-project")
+    remember_project(layout, "vm", "gone-project")
     (line,) = by_hand.all_created([host], layout).unlisted
     assert line.startswith("the project gone-project may have TPU VMs of this workspace, which cannot be listed: ")
     assert "Permission denied" in line

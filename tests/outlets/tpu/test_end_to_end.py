@@ -93,7 +93,7 @@ def test_a_vm_is_created_for_a_job_and_outlives_the_dispatcher_with_a_word(lab: 
     assert request.body["metadata"].keys() == {"key", "startup-script"}
     assert request.body["metadata"]["key"] == "a, b=c"
     assert request.body["schedulingConfig"]["spot"] is True
-    assert f"creating pod (v4-16, spot, {lab.bed.zone}), which costs money" in said
+    assert f"creating pod (v4-16, spot, {lab.bed.zone} of {PROJECT}), which costs money" in said
     assert "hosts.pod has `create: auto` without `idle_delete`: its VM costs money until it is deleted" in said
     assert "pod is still up and costs money: `dispatcher outlets delete pod` deletes it" in said
     assert "pod deletes itself after 2h00m without a dispatcher" in said
@@ -206,7 +206,7 @@ def test_submit_asks_before_it_creates(lab: Lab) -> None:
     lab.fleet.write_manifest([shell("a", "true")])
     refused = lab.fleet.try_("submit", "a", "--outlet", "pod")
     assert refused.returncode == 2
-    assert f"Create pod (v4-8, on demand, {lab.bed.zone})? It costs money." in refused.stderr
+    assert f"Create pod (v4-8, on demand, {lab.bed.zone} of {PROJECT})? It costs money." in refused.stderr
     mine, theirs = pty.openpty()
     with commands.Popen([*COMMAND, "submit", "a", "--outlet", "pod"], cwd=lab.fleet.root, stdin=theirs,
                           stdout=subprocess.DEVNULL, stderr=theirs, env=lab.fleet.environment()) as asking:  # fmt: skip
@@ -254,3 +254,32 @@ def test_another_default_project_of_gcloud_neither_loses_an_attempt_nor_pays_twi
     record = lab.fleet.record("a")
     assert (record.state, record.attempt, record.exit_code) == ("done", 1, 0), other.said
     assert len(lab.bed.requests("nodes.create")) == 1
+
+
+def test_commands_go_to_the_project_in_which_the_vm_was_created(lab: Lab) -> None:
+    lab.run("outlets", "create", "pod", "--yes")
+    place = f"pod (v4-8 in {lab.bed.zone} of {PROJECT}, READY)"
+    lab.fleet.variables = {**lab.bed.env, "CLOUDSDK_CORE_PROJECT": OTHER_PROJECT}
+    other = (
+        f"hosts.pod names no project: {PROJECT} counts, where this workspace has used it, and not gcloud's own, "
+        f"{OTHER_PROJECT}; `project: {OTHER_PROJECT}` of the host would change that"
+    )
+    shown = lab.fleet.try_("outlets")
+    assert f"{place}: created for this workspace, and may cost money; `dispatcher outlets delete pod`" in shown.stderr
+    assert other in shown.stderr
+    doctor = lab.fleet.try_("doctor").stdout
+    assert "READY, created for this workspace, 1 worker" in doctor
+    assert other in doctor
+    assert "no configured host leads to it" not in shown.stderr + doctor
+    # The VM is there already, and no second one is paid.
+    assert other in lab.run("outlets", "create", "pod", "--yes")
+    assert len(lab.bed.requests("nodes.create")) == 1
+    assert other in lab.run("outlets", "delete", "pod", "--yes")
+    assert lab.bed.names() == []
+    # Also a new one: where a host is, is decided once.
+    refused = lab.fleet.try_("outlets", "create", "pod")
+    assert f"Create pod (v4-8, on demand, {lab.bed.zone} of {PROJECT})? It costs money." in refused.stderr
+    lab.configure(project=OTHER_PROJECT)
+    refused = lab.fleet.try_("outlets", "create", "pod")
+    assert f"Create pod (v4-8, on demand, {lab.bed.zone} of {OTHER_PROJECT})? It costs money." in refused.stderr
+    assert "names no project" not in refused.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,3 +176,4 @@ def test_a_word_that_is_not_known_is_tolerated() -> None:
 def test_the_kind_in_words() -> None:
     assert kind_text(SPOT) == "v4-8, spot, z"
     assert kind_text(ON_DEMAND) == "v4-8, on demand, z"
+    assert kind_text(msgspec.structs.replace(ON_DEMAND, project="lab")) == "v4-8, on demand, z of lab"

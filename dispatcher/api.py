@@ -300,6 +300,7 @@ class Workspace:
         """Apply a plan to every job for which it is still possible. `force`: see `cancel`."""
         outcome = Changes({}, {}, {}, tuple(plan.left_alone))
         copy, problem = self._code_copy(plan)
+        killed_at = self._killed_at(job for job, seen in plan.jobs.items() if force and seen.force)
         with self.transaction() as tx:
             for job, seen in plan.jobs.items():
                 decision = changes.decide(plan.state, seen, tx.record(job), force=force)
@@ -314,8 +315,21 @@ class Workspace:
                     has_copy = copy and changes.takes_copy(plan, job, decision)
                     more = Change(snapshot=copy) if has_copy else Change()
                     tx.change(job, decision.event, decision.change | more)
-                    outcome.changed[job] = changes.what_happened(decision.event, seen)
+                    outcome.changed[job] = changes.what_happened(decision.event, seen, killed_at.get(job))
         return outcome
+
+    def _killed_at(self, jobs: Iterable[str]) -> dict[str, str]:
+        """Since when these are to be killed at once; the journal has it."""
+        from dispatcher.run_state import journal
+
+        wanted = set(jobs)
+        found: dict[str, str] = {}
+        for line in journal.history(self.layout, wanted) if wanted else ():
+            if line.job is not None and line.set.get("force"):
+                found.setdefault(line.job, line.at)
+            elif line.job is not None and line.set.get("attempt"):
+                found.pop(line.job, None)
+        return found
 
     def plan_update(
         self, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = ()

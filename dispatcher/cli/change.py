@@ -277,7 +277,7 @@ def _already(plan: Plan) -> str:
 def _note_without_pods(workspace: Workspace, outcome: Changes) -> None:
     from dispatcher.report.changes import STOP_REQUESTED
 
-    asked = [job for job, done in outcome.changed.items() if done == STOP_REQUESTED]
+    asked = [job for job, done in outcome.changed.items() if done.startswith(STOP_REQUESTED)]
     if asked and not any(pod.is_alive for pod in workspace.pods()):
         runs, them = ("keeps running", "it") if len(asked) == 1 else ("keep running", "them")
         until = f"until one starts or `dispatcher poll` stops {them}"
@@ -293,9 +293,10 @@ def _question(verb: str, jobs: Mapping[str, Record]) -> str:
 
 def _print(outcome: Changes) -> None:
     if len(outcome.changed) > MANY:
-        kinds = sorted(set(outcome.changed.values()))
-        for kind in kinds:
-            click.echo(f"{counted(sum(done == kind for done in outcome.changed.values()), 'job')}: {kind}")
+        # What follows is of one job.
+        kinds = Counter(done.partition(":")[0] for done in outcome.changed.values())
+        for kind, count in sorted(kinds.items()):
+            click.echo(f"{counted(count, 'job')}: {kind}")
     else:
         for job, done in outcome.changed.items():
             click.echo(f"{job}: {done}")

@@ -310,14 +310,15 @@ class Report(msgspec.Struct, frozen=True):
 class Orphan(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt in flight whose dispatcher, the pod of this name, is dead.
 
-    `is_unwanted`: its job was cancelled, held or requeued meanwhile, so it is to be stopped; with `force` at once.
+    `is_unwanted`: its job was cancelled, held or requeued meanwhile, so it is to be stopped; with `force` at once, and
+    once more for each higher number.
     """
 
     key: Key
     pod: str
     placement: Placement
     is_unwanted: bool = False
-    force: bool = False
+    force: int = 0
 
 
 class Outlet(Protocol):

@@ -458,12 +458,12 @@ class Reconciler:
         `poll_is_due`: files are looked for. Thousands may be in flight, and each short job wakes the loop.
         """
         for attempt in self._attempts:
-            if attempt.ended is not None or attempt.is_killed:
+            if attempt.ended is not None:
                 continue
             job, number = attempt.key.job_id, attempt.key.number
             record = self._store.records.get(job)
             if record is not None and record.force and is_current(record, number):
-                self._attempts.kill(attempt)
+                self._attempts.kill(attempt, record.rev)
             elif attempt.is_stopping:
                 continue
             elif record is None or is_forgotten(record, number):

@@ -146,9 +146,8 @@ def _news(key: Key, report: Report, record: Record) -> Found | None:
 def orphan_of(key: Key, record: Record) -> Orphan:
     """An attempt whose dispatcher is dead, as its record has it."""
     is_unwanted = record.desired is not None
-    return Orphan(
-        key=key, pod=record.pod or "", placement=placement_of(record), is_unwanted=is_unwanted, force=record.force
-    )
+    force = record.rev if record.force else 0
+    return Orphan(key=key, pod=record.pod or "", placement=placement_of(record), is_unwanted=is_unwanted, force=force)
 
 
 def last_sign(paths: AttemptPaths, begun_at: str | None) -> str | None:

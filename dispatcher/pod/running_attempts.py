@@ -51,9 +51,9 @@ class RunningAttempt:
         # What is known of its GPUs; None: nothing.
         self.gpu_use: GpuUse | None = None
         self.ended: Ended | None = None
-        # Whether it was asked to stop or killed, and whether it was killed.
+        # Whether it was asked to stop or killed, and the revision of the record that asked for the latter.
         self.is_stopping = False
-        self.is_killed = False
+        self.killed_rev: int | None = None
         self.released = False
         self.claimed_s = time.monotonic()
         # What the journal has of it; None when it has lost the claim.
@@ -168,9 +168,11 @@ class RunningAttempts:
         for name, keys in _by_outlet(asked).items():
             self._outlets[name].cancel(keys, reason=reason)
 
-    def kill(self, attempt: RunningAttempt) -> None:
-        """End an attempt at once, also one that was asked to stop."""
-        attempt.is_stopping = attempt.is_killed = True
+    def kill(self, attempt: RunningAttempt, rev: int = 0) -> None:
+        """End an attempt at once, also one that was asked to stop, and once more for another revision of its record."""
+        if attempt.killed_rev == rev:
+            return
+        attempt.is_stopping, attempt.killed_rev = True, rev
         self._outlets[attempt.outlet].cancel([attempt.key], force=True)
 
     def release(self, attempts: Iterable[RunningAttempt]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from dispatcher.base.times import Clock, ago, parse_time
 from dispatcher.matrix.condition import Where
+from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.report.ran import is_unknown
 from dispatcher.report.selection import is_glob, parse_states, select
 from dispatcher.report.snapshot import Snapshot
@@ -31,7 +34,7 @@ BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
 # The states of jobs that `--downstream` runs again: the others wait for what they need, or were given up.
 _MADE: Final = frozenset({State.DONE, State.FAILED})
 
-# Said of a job that runs: a pod has to end it.
+# Said of a job that runs: a pod has to end it. More may follow.
 STOP_REQUESTED: Final = "stop requested"
 
 
@@ -149,7 +152,7 @@ def decide(desired: State, seen: Record, now: Record | None, *, force: bool = Fa
     if now is None:
         return NOTHING if desired is State.QUEUED else decide_at_rest(desired)
     decision = decide_state(desired, seen, now)
-    if force and now.state in IN_FLIGHT and not now.external and not (decision.refused or now.force):
+    if force and now.state in IN_FLIGHT and not now.external and not decision.refused:
         return Decision(Event.REQUESTED, Change(desired=desired, force=True))
     return decision
 
@@ -159,8 +162,25 @@ def takes_copy(plan: Plan, job: str, decision: Decision) -> bool:
     return job in plan.copied and decision.event is Event.REQUEUED
 
 
-def what_happened(event: Event, seen: Record) -> str:
-    """A short text for people about an event. `seen` is the record before it."""
+def what_happened(event: Event, seen: Record, killed_at: str | None = None) -> str:
+    """A short text for people about an event. `seen` is the record before it.
+
+    `killed_at`: since when it is to be killed at once, a journal time.
+    """
+    if event is Event.REQUESTED and killed_at is not None and seen.force:
+        return f"{STOP_REQUESTED} again: {_why_not_killed(seen, killed_at)}"
     if event is Event.REQUESTED and seen.external:
         return f"takes effect when pid {seen.pid} on this host has ended; no dispatcher started it"
     return {Event.REQUESTED: STOP_REQUESTED, Event.MARKED: BY_HAND}.get(event, event.value)
+
+
+def _why_not_killed(record: Record, killed_at: str) -> str:
+    """What is waited for, where and since when, for an attempt that was to be killed at once."""
+    outlet = record.outlet or LOCAL
+    now_s = time.time()
+    age_s = now_s - (parse_time(killed_at) or now_s)
+    since = f"it is to be killed since {Clock(now_s)(killed_at)} ({ago(age_s)})"
+    at = f" on {record.host}" if record.host else ""
+    if outlet == LOCAL:
+        return f"{since}, and processes of attempt {record.attempt} are left{at}"
+    return f"{since}, and {outlet} has not told yet that {record.handle or 'its submission'} has ended{at}"

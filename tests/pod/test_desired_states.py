@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 
 import pytest
@@ -74,6 +75,25 @@ def test_a_running_entry_is_killed_by_command(fleet: Fleet, was_asked_before: bo
     assert fleet.run("cancel", "--force", "a") == "a: stop requested\n"
     record = fleet.wait_for("a", "abandoned")
     assert (record.reason, record.exit_code, record.desired, record.force) == ("stopped on request", None, None, False)
+    fleet.wait_gone("a", 1)
+
+
+def test_a_second_request_to_kill_says_what_is_left_and_is_carried_out(fleet: Fleet) -> None:
+    fleet.write_manifest([shell("a", STUBBORN)])
+    first = fleet.start("pod")
+    fleet.wait_running("a")
+    first.kill()
+    assert fleet.run("cancel", "--force", "a").startswith("a: stop requested\n")
+    rev = fleet.record("a").rev
+    again = fleet.run("cancel", "--force", "a")
+    assert re.match(
+        r"a: stop requested again: it is to be killed since [0-9:]+ \([0-9]+ s ago\), and processes of attempt 1 are "
+        rf"left on {re.escape(str(fleet.record('a').host))}\n",
+        again,
+    )
+    assert fleet.record("a").rev > rev
+    fleet.start("pod")
+    fleet.wait_for("a", "abandoned")
     fleet.wait_gone("a", 1)
 
 

@@ -228,9 +228,10 @@ class BatchOutlet:
                     unreadable[orphan.key] = Report(Unknown(str(error)))
                     continue
                 one.is_orphan = True
-            was_asked = one.stop is not None and (one.stop.force or not orphan.force)
-            if orphan.is_unwanted and not was_asked and not one.has_ended:
-                self.cancel([orphan.key], force=orphan.force)
+            is_asked = one.stop is None or orphan.force > one.forced
+            if orphan.is_unwanted and is_asked and not one.has_ended:
+                one.forced = orphan.force
+                self.cancel([orphan.key], force=bool(orphan.force))
         if unreadable:
             # They may be of any submission, whose files they need.
             self._members.clear()

@@ -37,8 +37,8 @@ class Stopper:
         self.problem = ""
 
     def ask(self, one: Tracked, reason: str, *, force: bool = False, by_scheduler: bool = False) -> None:
-        """Stop an attempt; `force` at once, also one that was asked to end before."""
-        if one.stop is not None and (one.stop.force or not force):
+        """Stop an attempt; `force` at once, also one that was asked to end before, and again whenever that is asked."""
+        if one.stop is not None and not force:
             return
         one.stop = Stop(reason or (one.stop.reason if one.stop else ""), force=force, by_scheduler=by_scheduler)
         # Its wrapper looks for this file from time to time: a signal that comes while it is being started may be lost.

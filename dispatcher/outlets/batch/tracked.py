@@ -52,6 +52,8 @@ class Tracked:
         # For how long an earlier dispatcher had been submitting it when this one began to watch it.
         self.given_before_s = 0.0
         self.stop: Stop | None = None
+        # Which request to end it at once was carried out, see Orphan.
+        self.forced = 0
         # Whether it is to be superseded, and since when it is marked so where it runs.
         self.is_superseded = False
         self.marked_s: float | None = None

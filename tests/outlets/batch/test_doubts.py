@@ -632,3 +632,29 @@ def test_files_stay_while_an_attempt_cannot_be_read_that_may_need_them(pod: Pod,
     other.outlet.recover(orphans[1:])
     other.outlet.close()
     assert wire.removals() == []
+
+
+def test_a_second_request_to_kill_is_sent_too(pod: Pod, wire: Wire) -> None:
+    """Also of an attempt whose dispatcher has died, by the number of the request."""
+    wire.programs["bash"] = Ran(exit_code=0)
+
+    def kills() -> int:
+        return sum(isinstance(one, Run) and one.words[-1] == "force" for one in wire.done)
+
+    pod.submit()
+    pod.passes(1)
+    wire.name_job(name_of(pod), "RUNNING")
+    pod.passes(3)
+    for count in (1, 2):
+        pod.outlet.cancel([KEY], force=True)
+        pod.passes(3)
+        assert kills() == count
+    pod.outlet.cancel([KEY])
+    pod.passes(3)
+    assert kills() == 2
+    other = unlanded(pod)
+    for force, count in ((7, 3), (7, 3), (9, 4)):
+        orphan = Orphan(key=KEY, pod="dead", placement=Placement(), is_unwanted=True, force=force)
+        for _ in range(4):
+            other.outlet.recover([orphan])
+        assert kills() == count

@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from dispatcher.runtime.device_types import converted
+
 # (tokens, segment_ids), int32[rows, seq_len] each -> logits of next tokens, float[rows, seq_len, vocab_size].
 Logits = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -87,7 +89,8 @@ class Recomputing:
 
 
 def pad_left(texts: Sequence[Sequence[int]], *, rows: int = 0, seq_len: int = 0, pad_token: int = 0) -> Prompts:
-    """Pad `texts` on the left to one length, to at least `rows` by `seq_len`; ValueError for an empty text."""
+    """Pad `texts` on the left to one length, to at least `rows` by `seq_len`; ValueError for an empty text, ConfigError
+    for what is no token."""
     empty = [number for number, text in enumerate(texts) if len(text) == 0]
     if empty:
         raise ValueError(f"text {empty[0]} is empty: a model needs at least one token")
@@ -96,7 +99,8 @@ def pad_left(texts: Sequence[Sequence[int]], *, rows: int = 0, seq_len: int = 0,
     segment_ids = np.zeros_like(tokens)
     for number, text in enumerate(texts):
         # As a list, because NumPy treats bytes as one string.
-        tokens[number, seq_len - len(text) :] = list(text)
+        found = converted(f"text {number}", np.array(list(text)), np.int32)
+        tokens[number, seq_len - len(text) :] = found
         segment_ids[number, seq_len - len(text) :] = 1
     return Prompts(tokens, segment_ids)
 

@@ -23,6 +23,7 @@ from dispatcher.runtime.jobs.model_job import ModelJob
 from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape, evaluating
 from dispatcher.runtime.rollout import Decoder, Prompts, Recomputing, pad_left, rollout
 from dispatcher.runtime.training import data
+from dispatcher.runtime.training.config import SEEDS
 from dispatcher.runtime.training.model_arrays import kept_arrays, load_arrays
 from dispatcher.runtime.training.placement import Placement, batch_shards, make_mesh, tracing
 from dispatcher.runtime.training.precision import Precision, parameter_names
@@ -205,6 +206,8 @@ class InferenceJob(ModelJob[C, M], Generic[C, M]):
         """
         if not prompts:
             return []
+        if not 0 <= seed < SEEDS:
+            raise UsageError(f"seed = {seed}: expected 0 to {SEEDS - 1}")
         self._check_tokens(prompts)
         shards = batch_shards(self.setup.mesh)
         size = rows_at_once(min(batch_size or self.inference.batch_size or len(prompts), len(prompts)), shards)

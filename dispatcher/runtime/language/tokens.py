@@ -15,6 +15,7 @@ from dispatcher.errors import ConfigError
 
 # The target of a position that has no loss: padding.
 IGNORE_INDEX: Final = -1
+_MOST_TOKEN: Final = 2**31 - 1
 
 
 class Tokens(NamedTuple):
@@ -76,10 +77,11 @@ class TokenWindows:
         return next_tokens(text.astype(np.int32))
 
     def _check(self, text: NDArray[Any]) -> None:
-        """A token outside the vocabulary would become a NaN far from here."""
+        """A token outside the vocabulary would become a NaN far from here, one beyond int32 another token."""
         lowest, highest = int(text.min()), int(text.max())
-        if lowest < 0 or (self._vocab_size is not None and highest >= self._vocab_size):
-            expected = "0 or more" if self._vocab_size is None else f"0 to {self._vocab_size - 1} (model.vocab_size)"
+        most = _MOST_TOKEN if self._vocab_size is None else self._vocab_size - 1
+        if lowest < 0 or highest > most:
+            expected = f"0 to {most}" + ("" if self._vocab_size is None else " (model.vocab_size)")
             raise ConfigError(
                 f"{self._where}: holds the token {lowest if lowest < 0 else highest}: expected {expected}"
             )

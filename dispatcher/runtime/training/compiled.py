@@ -14,6 +14,7 @@ from flax import nnx
 from dispatcher.errors import ConfigError
 from dispatcher.runtime import sharding
 from dispatcher.runtime.checkpoint.tree import named_leaves
+from dispatcher.runtime.device_types import converted
 from dispatcher.runtime.parameters import AbstractModel, Arrays, arrays_of, evaluating
 from dispatcher.runtime.training.config import TrainingConfig
 from dispatcher.runtime.training.placement import Placement, Rules, tracing
@@ -98,7 +99,8 @@ class StateLayout:
         return State(step, key, params, variables, tree[OPTIMIZER], tree.get(EMA, {}), faults)
 
     def on_mesh(self, arrays: Mapping[str, Any]) -> Arrays:
-        """Arrays of the model with their types and at their places; ConfigError for other names and shapes."""
+        """Arrays of the model with their types and at their places; ConfigError for other names and shapes, and for
+        values that those types do not have."""
         expected = self.abstract.model
         unknown = sorted(arrays.keys() - expected.keys())
         if unknown:
@@ -111,7 +113,10 @@ class StateLayout:
         if faults:
             raise ConfigError(f"arrays that the model has in another shape: {', '.join(faults)}")
         return {
-            name: sharding.put(array, self.places[name]).astype(expected[name].dtype) for name, array in arrays.items()
+            name: sharding.put(_in_type(name, array, expected[name].dtype), self.places[name]).astype(
+                expected[name].dtype
+            )
+            for name, array in arrays.items()
         }
 
     def _make(self) -> State:
@@ -230,6 +235,11 @@ def each_step(metrics: Mapping[str, Mean]) -> Sequence[dict[str, Mean]]:
     host: dict[str, Mean] = jax.device_get(dict(metrics))
     count = len(next(iter(host.values())).total) if host else 0
     return [{name: Mean(mean.total[i], mean.weight[i]) for name, mean in host.items()} for i in range(count)]
+
+
+def _in_type(name: str, array: Any, kind: Any) -> Any:
+    """An array that comes from the host in the type `kind`; one that is on devices as it is."""
+    return array if isinstance(array, jax.Array) else converted(name, np.asarray(array), kind)
 
 
 def _inexact(arrays: Mapping[str, Any]) -> dict[str, Any]:

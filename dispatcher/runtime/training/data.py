@@ -27,6 +27,7 @@ from jax.sharding import Mesh
 from numpy.typing import NDArray
 
 from dispatcher.errors import ConfigError
+from dispatcher.runtime.device_types import check_types, for_devices
 from dispatcher.runtime.sharding import shape
 from dispatcher.runtime.training.order import rows_at
 from dispatcher.runtime.training.placement import batch_sharding, batch_shards
@@ -74,7 +75,7 @@ class Arrays:
         flat = sorted({type(leaf).__qualname__ for leaf in leaves if not np.ndim(leaf)})
         if flat:
             raise ConfigError(f"Arrays: {', '.join(flat)} in it: expected arrays; wrap a list: np.array(...)")
-        _check_numbers(tree)
+        check_types(tree)
         lengths = sorted({len(leaf) for leaf in leaves})
         if len(lengths) != 1:
             raise ConfigError(f"Arrays: the first axes have the lengths {lengths}: expected one length")
@@ -89,11 +90,15 @@ class Arrays:
 
     def __getbatch__(self, indices: NDArray[np.int64]) -> Any:
         """The rows `indices` as one batch."""
-        return jax.tree.map(lambda array: np.asarray(array[indices]), self._tree)
+        return jax.tree.map(lambda array: _host_array(array[indices]), self._tree)
 
 
 def read_batch(source: Any, indices: NDArray[np.int64]) -> Any:
-    """The rows `indices` of a source as one batch; ConfigError when they cannot be stacked."""
+    """The rows `indices` of a source as one batch in the types of devices; ConfigError when there is no such batch."""
+    return for_devices(_read(source, indices))
+
+
+def _read(source: Any, indices: NDArray[np.int64]) -> Any:
     if isinstance(source, Arrays):
         return source.__getbatch__(indices)
     if isinstance(source, np.ndarray):
@@ -118,11 +123,11 @@ def _row(source: Any, index: int) -> Any:
 
 
 def stacked(rows: Sequence[Any]) -> Any:
-    """Rows as one batch; ConfigError when they differ in structure or shape, or are no numbers."""
+    """Rows as one batch; ConfigError when they differ in structure or shape."""
     if any(row is None for row in rows):
         raise ConfigError("a row of the data is None, as those are that a filter leaves out: stream them (Streamed)")
     try:
-        batch = jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *rows, is_leaf=_is_list)
+        batch = jax.tree.map(_stacked, *rows, is_leaf=_is_list)
     except ValueError as error:
         shapes = [jax.tree.map(_shape_of, row, is_leaf=_is_list) for row in rows]
         other = next((shape for shape in shapes if shape != shapes[0]), None)
@@ -130,16 +135,19 @@ def stacked(rows: Sequence[Any]) -> Any:
         raise ConfigError(f"the rows of a batch have different shapes: {seen}: pad them to one shape") from None
     if not jax.tree.leaves(batch):
         raise ConfigError(f"a row of the data has no arrays in it: {rows[0]!r:.80}")
-    _check_numbers(batch)
     return batch
 
 
-def _check_numbers(tree: Any) -> None:
-    """ConfigError for arrays that a device cannot hold."""
-    for path, array in jax.tree_util.tree_leaves_with_path(tree):
-        if getattr(array.dtype, "kind", "") in "OSUMm":
-            name = jax.tree_util.keystr(path, simple=True, separator="/") or "a row"
-            raise ConfigError(f"{name} is {array.dtype} in the data: expected numbers; leave it out, or encode it")
+def _stacked(*leaves: Any) -> NDArray[Any]:
+    arrays = [_host_array(leaf) for leaf in leaves]
+    if any(isinstance(array, np.ma.MaskedArray) for array in arrays):
+        return np.ma.stack(arrays)
+    batch = np.stack(arrays)
+    if batch.dtype.kind == "f" and all(array.dtype.kind in "iu" for array in arrays):
+        # int64 and uint64 have no integer type in common, and NumPy rounds both to float64.
+        largest = max(int(array.max(initial=0)) for array in arrays)
+        raise ConfigError(f"a row of the data has {largest}, another one int64: give all rows one type")
+    return batch
 
 
 def _is_list(node: Any) -> bool:
@@ -246,7 +254,7 @@ class StreamReader:
             batches = [[next(self._rows) for _ in self._mine] for _ in range(steps)]
         except StopIteration:
             raise ConfigError("the stream of training rows has ended: it must be endless; repeat it") from None
-        host = stacked([batch[place] for batch in batches for place in self._order])
+        host = for_devices(stacked([batch[place] for batch in batches for place in self._order]))
         return Read(host, {"state": self._state(), "processes": jax.process_count()})
 
     def _state(self) -> Any:
@@ -362,17 +370,20 @@ def on_mesh(batch: Any, mesh: Mesh, *, microbatches: int) -> Any:
     sharding, order = batch_sharding(mesh), placed_rows(lengths[0][0], mesh, microbatches)
 
     def put(array: Any) -> jax.Array:
-        array = np.asarray(array)[order]
+        array = array[order]
         placed: jax.Array = jax.make_array_from_callback(array.shape, sharding, lambda index: array[index])
         return placed
 
-    return jax.tree.map(put, batch)
+    return jax.tree.map(put, for_devices(jax.tree.map(_host_array, batch)))
+
+
+def _host_array(array: Any) -> NDArray[Any]:
+    return array if isinstance(array, np.ndarray) else np.asarray(array)
 
 
 def shapes_of_rows(batch: Any, rows: int) -> Any:
-    """The shapes and types of a batch of so many such rows, [rows, ...] each, as the devices have them."""
-    kind = jax.dtypes.canonicalize_dtype
-    return jax.tree.map(lambda array: shape((rows, *array.shape[1:]), kind(array.dtype)), batch)
+    """The shapes and types of a batch of so many such rows, [rows, ...] each."""
+    return jax.tree.map(lambda array: shape((rows, *array.shape[1:]), array.dtype), batch)
 
 
 def _global_batch(host: Any, mesh: Mesh, rows: int, mine: NDArray[np.int64], steps: int) -> Any:

@@ -142,7 +142,7 @@ RUN_FAILED: Final = "failed"
 RUN_PREEMPTED: Final = "preempted"
 
 # Parameters of a job with the key `job` that control its launch; parameters with a dot are parts of its `config`.
-JOB_WORDS: Final = ("output_dir", "checkpoints", "project", "group", "restore", "tensor_shards")
+JOB_WORDS: Final = ("output_dir", "checkpoints", "project", "group", "restore", "accept_changes", "tensor_shards")
 
 # When this process last reported into a file, by the monotonic clock, and the longest time before a report, in seconds.
 _reports: dict[Path, tuple[float, float]] = {}

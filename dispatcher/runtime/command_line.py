@@ -125,6 +125,11 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
     metavar="CHECKPOINT",
     help="Rewind NAME to this checkpoint, such as step-00000032; later ones are moved to set-aside/.",
 )
+@click.option(
+    "--accept-changes",
+    is_flag=True,
+    help="Resume NAME although its data differ from those of its last checkpoint.",
+)
 @click.option("--project", help="The folder above the group's.  [default: default]")
 @click.option("--group", help="The folder above the run's.  [default: default]")
 @click.option("--checkpoints", metavar="URL", help="Where checkpoints are kept.  [default: OUT/checkpoints]")
@@ -158,6 +163,8 @@ def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given:
     job = launching.make_job(cls, spec, values, restore=given["restore"], where=str(config))
     if given["rewind_to"] is not None:
         launching.rewind(job, given["rewind_to"])
+    if given["accept_changes"]:
+        launching.accept_changes(job)
     return launching.call(job)
 
 

@@ -75,12 +75,19 @@ def rewind(job: BasicJob[Any], checkpoint: str) -> None:
     rewind_job(checkpoint)
 
 
+def accept_changes(job: BasicJob[Any]) -> None:
+    """Let the job resume with data that differ from its checkpoint's; UsageError for a job that saves none."""
+    if not hasattr(job, "accept_changes"):
+        raise UsageError(f"{type(job).__qualname__} cannot accept changes: it is not a CheckpointedJob")
+    job.accept_changes = True
+
+
 def attempt_job(directory: Path, root: Path) -> BasicJob[Any]:
     """The job of the attempt in `directory`; `root` is the workspace.
 
     Of the entry's parameters, those with a dot in their key (`training.lr`) override values of its `config`; these are
-    read too: `output_dir`, `checkpoints` (a directory or a URL), `project`, `group`, `restore`, `tensor_shards`. All
-    others are labels.
+    read too: `output_dir`, `checkpoints` (a directory or a URL), `project`, `group`, `restore`, `accept_changes`,
+    `tensor_shards`. All others are labels.
     """
     path = directory / contract.ENTRY_FILE
     try:
@@ -145,7 +152,10 @@ def entry_job(
     )
     check(spec.hardware)
     config = _with_batch_size(cls, entry_config(entry, where))
-    return make_job(cls, spec, config, restore=_text(entry, "restore", where), where=where)
+    job = make_job(cls, spec, config, restore=_text(entry, "restore", where), where=where)
+    if _flag(entry, "accept_changes", where):
+        accept_changes(job)
+    return job
 
 
 def call(job: BasicJob[Any]) -> int:
@@ -259,6 +269,13 @@ def _text(entry: Mapping[str, Any], key: str, where: str) -> str | None:
     value = entry.get(key)
     if value is not None and (not isinstance(value, str) or not value):
         raise ConfigError(f"{where}: {key} = {json.dumps(value)}: expected text")
+    return value
+
+
+def _flag(entry: Mapping[str, Any], key: str, where: str) -> bool:
+    value = entry.get(key, False)
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where}: {key} = {json.dumps(value)}: expected true or false")
     return value
 
 

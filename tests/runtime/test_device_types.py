@@ -95,6 +95,8 @@ def test_numbers_of_python_and_scalars_of_numpy_in_rows() -> None:
         read_batch([{"y": 1}, {"y": 2**63}], np.array([0, 1]))
     with pytest.raises(ConfigError, match="masked values"):
         read_batch([{"y": np.ma.array([1], mask=[1])}] * 2, np.array([0, 1]))
+    with pytest.raises(ConfigError, match="a row has masked values"):
+        read_batch(np.ma.array([1, 2], mask=[1, 0]), np.array([0, 1]))
 
 
 def test_values_given_for_a_models_arrays() -> None:

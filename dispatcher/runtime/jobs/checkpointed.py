@@ -18,6 +18,7 @@ from dispatcher.runtime.checkpoint.tree import Leaf
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.jobs.basic import RESULT, BasicJob, Row
+from dispatcher.runtime.jobs.saved_config import tell_changed_settings
 from dispatcher.runtime.places import layout
 from dispatcher.runtime.preemption import SAVE_TIMEOUT_S, Preemption, watch
 from dispatcher.runtime.registry import key_of, name_of
@@ -56,6 +57,8 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         self._managers: dict[str, CheckpointManager] = {}
         self._preemption: Preemption | None = None
         self._rewind_to: str | None = None
+        # Whether a resume goes on with data that differ from those of the checkpoint.
+        self.accept_changes = False
 
     @classmethod
     def model_classes(cls) -> tuple[type[Any], ...]:
@@ -140,9 +143,15 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         )
 
     def resume(self, target: Any, *, partial: bool = False) -> Restored | None:
-        """Load this job's latest checkpoint; None when there is none. See CheckpointManager.resume."""
+        """Load this job's latest checkpoint; None when there is none. See CheckpointManager.resume.
+
+        Settings that differ from the checkpoint's are logged.
+        """
         manager, _ = self._manager(self.path_of("latest"))
-        return manager.resume(target, partial=partial)
+        restored = manager.resume(target, partial=partial)
+        if restored is not None and self._config is not None and self.main_process():
+            tell_changed_settings(type(self), self._config, restored.contents, restored.ref.url)
+        return restored
 
     def load(self, suffix: str, target: Any, *, partial: bool = False) -> Restored:
         """Load this job's `suffix` with the structure and shardings of `target`. See CheckpointManager.load."""

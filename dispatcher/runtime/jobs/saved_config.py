@@ -1,9 +1,11 @@
-"""Check that today's code reads every value in a checkpoint's configuration: none silently falls back to a default."""
+"""The configuration in a checkpoint: today's code reads every value in it, none silently falls back to a default, and
+what a job that resumes has set otherwise is told."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dispatcher.base import yaml_text
@@ -11,7 +13,7 @@ from dispatcher.base.values import shown
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.checkpoint import Contents
 from dispatcher.runtime.config_tree import Config
-from dispatcher.runtime.configuration import defaults, unknown_values, with_new_names
+from dispatcher.runtime.configuration import defaults, to_dict, unknown_values, with_new_names
 from dispatcher.runtime.places import RESERVED, layout, nearest_path
 from dispatcher.runtime.registry import key_of, name_of
 
@@ -63,6 +65,41 @@ def warn_of_differences(cls: Any, config: Config | Mapping[str, Any], saved: Map
         now, then = _value_at(config, path), _value_at(saved, path)
         if _MISSING not in (now, then) and now != then:
             _log.warning("%s = %s, but %s was saved with %s", path, shown(now), where, shown(then))
+
+
+def tell_changed_settings(cls: Any, config: Config | Mapping[str, Any], saved: Contents, where: str) -> None:
+    """Log how the settings of a job that resumes differ from those in its checkpoint."""
+    if saved.config is None:
+        return
+    then = dict(_flat(with_new_names(saved_config(saved, where), *cls.config_classes())))
+    now = dict(_flat(to_dict(config)))
+    changed = [
+        f"{path} {_shown(then, path)} then, {_shown(now, path)} now"
+        for path in sorted(then.keys() | now.keys())
+        if path not in then or path not in now or not _same(then[path], now[path])
+    ]
+    if changed:
+        _log.warning("%s: resumed with other settings: %s", where, "; ".join(changed))
+
+
+def _flat(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a document by their paths."""
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two settings are equal; NaN equals itself, and true is not 1."""
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
+        return True
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _shown(values: Mapping[str, Any], path: str) -> str:
+    return shown(values[path]) if path in values else "not set"
 
 
 def _lost(path: str, value: Any, new: list[str], places: list[str]) -> str:

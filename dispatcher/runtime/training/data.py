@@ -41,7 +41,8 @@ class Source(Protocol):
     """Rows by index. A row is a pytree of arrays and numbers; lists in it are arrays, as Hugging Face has them.
 
     `[index]` is called by several threads at once, unless `training.prefetch` is 0 or 1. A source that has
-    `__getitems__(indices)`, which returns a list of rows, is asked for all rows of a batch at once.
+    `__getitems__(indices)`, which returns a list of rows, is asked for all rows of a batch at once. One that has
+    `identity()` says by plain data, such as a version, which data it is (`identity`).
     """
 
     def __len__(self) -> int: ...
@@ -79,18 +80,18 @@ class Arrays:
         lengths = sorted({len(leaf) for leaf in leaves})
         if len(lengths) != 1:
             raise ConfigError(f"Arrays: the first axes have the lengths {lengths}: expected one length")
-        self._tree = tree
+        self.tree = tree
         self._length = lengths[0]
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> Any:
-        return jax.tree.map(lambda array: array[index], self._tree)
+        return jax.tree.map(lambda array: array[index], self.tree)
 
     def __getbatch__(self, indices: NDArray[np.int64]) -> Any:
         """The rows `indices` as one batch."""
-        return jax.tree.map(lambda array: _host_array(array[indices]), self._tree)
+        return jax.tree.map(lambda array: _host_array(array[indices]), self.tree)
 
 
 def read_batch(source: Any, indices: NDArray[np.int64]) -> Any:
@@ -103,7 +104,7 @@ def _read(source: Any, indices: NDArray[np.int64]) -> Any:
         return source.__getbatch__(indices)
     if isinstance(source, np.ndarray):
         # A memory-mapped file gives a copy of these rows.
-        return np.array(source[indices])
+        return np.array(source[indices], subok=isinstance(source, np.ma.MaskedArray))
     many = getattr(source, "__getitems__", None)
     plain = indices.tolist()
     if many is None:
@@ -206,7 +207,7 @@ class SourceReader:
         starts = first + np.arange(steps, dtype=np.int64) * self._batch_size
         samples = (starts[:, None] + self._rows[None, :]).reshape(-1)
         host = read_batch(self._source, rows_at(samples, self._length, self._seed))
-        return Read(host, {"samples": first + steps * self._batch_size, "rows": self._length})
+        return Read(host, {"samples": first + steps * self._batch_size})
 
     def on_devices(self, host: Any, mesh: Mesh, steps: int) -> Any:
         return _global_batch(host, mesh, self._batch_size, self._mine, steps)
@@ -214,12 +215,6 @@ class SourceReader:
     def _checked(self, position: Any) -> int:
         if position is None:
             return 0
-        _check_kind(position, "samples", saved="Streamed", now="Source")
-        if position["rows"] != self._length:
-            raise ConfigError(
-                f"the data has {self._length} rows, but the training that is resumed had {position['rows']}: it used "
-                f"other data. {_ADVICE}"
-            )
         return int(position["samples"])
 
 
@@ -275,7 +270,6 @@ class StreamReader:
         return _global_batch(host, mesh, self._batch_size, self._mine, steps)
 
     def _checked(self, position: Any) -> Any:
-        _check_kind(position, "state", saved="Source", now="Streamed")
         if position["processes"] != jax.process_count():
             raise ConfigError(
                 f"a stream of rows is resumed on as many processes as it was saved on: {position['processes']}, not "
@@ -285,13 +279,10 @@ class StreamReader:
         return base64.b64decode(state[_BASE64]) if isinstance(state, Mapping) and set(state) == {_BASE64} else state
 
 
-def _check_kind(position: Any, key: str, *, saved: str, now: str) -> None:
-    """ConfigError unless `position` is one of data of the kind `now`, which has this key."""
-    if not isinstance(position, Mapping) or key not in position:
-        raise ConfigError(
-            f"the training that is resumed read a {saved}, and data() returns a {now} now: its position cannot be "
-            f"used. {_ADVICE}"
-        )
+def position_fits(position: Any, data: Any) -> bool:
+    """Whether `position` is one in data of the kind of `data`."""
+    key = "state" if isinstance(data, Streamed) else "samples"
+    return isinstance(position, Mapping) and key in position
 
 
 def _mark_flags_parsed() -> None:
@@ -305,10 +296,16 @@ def make_reader(
     data: Any, batch_size: int, mesh: Mesh, *, seed: int, microbatches: int = 1, position: Any = None
 ) -> Reader:
     """The reader for what `Trainer.data` returned, which continues at `position`; None: at the beginning."""
+    check_data(data)
     if isinstance(data, Streamed):
         return StreamReader(data, batch_size, mesh, microbatches=microbatches, position=position)
-    check_source(data, "data()")
     return SourceReader(data, batch_size, mesh, microbatches=microbatches, seed=seed, position=position)
+
+
+def check_data(data: Any) -> None:
+    """ConfigError unless `data` is what `Trainer.data` may return."""
+    if not isinstance(data, Streamed):
+        check_source(data, "data()")
 
 
 def check_source(data: Any, where: str) -> None:

@@ -1,4 +1,4 @@
-"""What "bit for bit" depends on beside the code and the data: devices, XLA's flags, versions of JAX, two settings."""
+"""What "bit for bit" depends on beside code, settings and data: devices, XLA's flags, versions of JAX."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import jax
 
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec
-    from dispatcher.runtime.training.config import TrainingConfig
 
 COMPILED: Final = "compiled"
 CACHE: Final = "jax_compilation_cache_dir"
@@ -21,16 +20,14 @@ DETERMINISTIC: Final = "--xla_gpu_deterministic_ops"
 _log = logging.getLogger(__name__)
 
 
-def found(training: TrainingConfig) -> dict[str, Any]:
+def found() -> dict[str, Any]:
     """What is saved with each checkpoint. The number of processes is not among it: it changes no bits."""
     first = jax.devices()[0]
     return {
-        "batch_size": training.batch_size,
         "chip": first.device_kind,
         "devices": jax.device_count(),
         "jax": jax.__version__,
         "jaxlib": version("jaxlib"),
-        "seed": training.seed,
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
@@ -21,6 +22,7 @@ from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.basic import RESULT, Row
 from dispatcher.runtime.jobs.batch_size_finder import FoundBatchSize, find_batch_size
 from dispatcher.runtime.jobs.model_job import ModelJob
+from dispatcher.runtime.jobs.saved_config import check_fields
 from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
 from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
@@ -29,15 +31,25 @@ from dispatcher.runtime.sharding import put, shape
 from dispatcher.runtime.training import divergence, surroundings
 from dispatcher.runtime.training.compiled import Action, Block, at_step, averages
 from dispatcher.runtime.training.config import AUTO, Microbatching, TrainingConfig
-from dispatcher.runtime.training.data import Reader, Source, Streamed, check_source, make_reader, on_mesh
+from dispatcher.runtime.training.data import (
+    Reader,
+    Source,
+    Streamed,
+    check_data,
+    check_source,
+    make_reader,
+    on_mesh,
+    position_fits,
+)
 from dispatcher.runtime.training.evaluation import Evaluator, check_best
+from dispatcher.runtime.training.identity import DATA, Identity, Origin, identities, tell_unknown
 from dispatcher.runtime.training.loop import BEST_NAME, Loop
 from dispatcher.runtime.training.model_arrays import kept_arrays, load_arrays
 from dispatcher.runtime.training.placement import batch_shards, make_mesh, tracing
 from dispatcher.runtime.training.policy import Policy
 from dispatcher.runtime.training.setup import Setup
 from dispatcher.runtime.training.state import MODEL, OPTIMIZER, State
-from dispatcher.runtime.training.values import LOSS, Mean, Value, loss_and_metrics, read
+from dispatcher.runtime.training.values import LEARNING_RATE, LOSS, Mean, Value, loss_and_metrics, read
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nnx.Module)
@@ -98,6 +110,9 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         # Of the next batch in the data; metrics of this step when its evaluation was interrupted.
         self.position: Any = None
         self.pending_metrics: dict[str, float] | None = None
+        # The data of `run`, and those of the checkpoint that `position` comes from.
+        self._identities: dict[str, Identity] | None = None
+        self._origin: Origin | None = None
         self._setup: Setup | None = None
         self._evaluator: Evaluator | None = None
         self._found_batch_size: FoundBatchSize | None = None
@@ -198,7 +213,9 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         found = self._found_batch_size
         with found.forget_on_oom() if found is not None else contextlib.nullcontext():
             self._resume_or_begin()
-            reader = self._reader()
+            data = self.data()
+            self._check_data(data)
+            reader = self._reader(data)
             if self.main_process():
                 # The result of a shorter training would count as this one's as soon as the last step is saved.
                 self.spec.result_path(RESULT).unlink(missing_ok=True)
@@ -238,8 +255,11 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         From another run's checkpoint the search for the best checkpoint starts over.
         """
         self.prepare()
-        self._take_over(self.load_from_path(rel_path, self.setup.layout.abstract.tree))
-        if not rel_path.startswith(self.path_of("")):
+        restored = self.load_from_path(rel_path, self.setup.layout.abstract.tree)
+        self.check_model(restored)
+        is_own = rel_path.startswith(self.path_of(""))
+        self._take_over(restored, is_own=is_own)
+        if not is_own:
             self.best = self.pending_metrics = None
 
     def hold_model(self, arrays: Arrays, steps_done: int) -> None:
@@ -397,7 +417,8 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
                 "best": self.best,
                 "measured": self.measured,
                 "pending_metrics": pending_metrics,
-                "surroundings": surroundings.found(self.training),
+                "surroundings": self._surroundings(),
+                "data": self._identities,
             },
             metrics={key: value for key, value in measured.items() if math.isfinite(value)},
             beside=Contents(position=self.position, random=RandomState.capture(self.live_state.key)),
@@ -422,9 +443,31 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             check_source(source, f"evaluations()[{name!r}]")
         return dict(found)
 
-    def _reader(self) -> Reader:
+    def _check_data(self, data: Any) -> None:
+        """Compare the data with those of the checkpoint from which the training goes on.
+
+        ConfigError when it resumes, they differ, and that is not accepted.
+        """
+        check_data(data)
+        now = self._identities = collectives.broadcast_result(lambda: identities(data, self.evaluator.sources))
+        if self._origin is None:
+            if self.main_process():
+                tell_unknown(now)
+            return
+        found = self._origin.compared(now)
+        if self._origin.is_own and found.different and not self.accept_changes:
+            raise ConfigError(self._origin.refusal(found))
+        if self.main_process():
+            self._origin.tell(found)
+        if found.different.keys() - {DATA}:
+            # Its value is one of other rows.
+            self.best = None
+        if DATA in found.different and not (self._origin.is_own and position_fits(self.position, data)):
+            self.position = None
+
+    def _reader(self, data: Any) -> Reader:
         return make_reader(
-            self.data(),
+            data,
             self.training.batch_size,
             self.setup.mesh,
             seed=self.training.seed,
@@ -455,7 +498,8 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         """Resume from this job's latest checkpoint; without one, keep what was restored or make the state."""
         resumed = self.resume(self.setup.layout.abstract.tree)
         if resumed is not None:
-            self._take_over(resumed)
+            check_fields(type(self), resumed.contents, resumed.ref.url, model_only=True)
+            self._take_over(resumed, is_own=True)
             if self.best is not None and not collectives.broadcast_result(self._has_best):
                 # The run was rewound to before the best checkpoint, which is gone: the search starts over.
                 self.best = None
@@ -467,17 +511,24 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         found = [ref for ref in type(self).checkpoints(self.spec) if ref.name == BEST_NAME]
         return self.best is not None and any(ref.step >= self.best[0] for ref in found)
 
-    def _take_over(self, restored: Restored) -> None:
-        """Continue from what a checkpoint holds."""
-        self.check_model(restored)
+    def _take_over(self, restored: Restored, *, is_own: bool) -> None:
+        """Continue from what a checkpoint holds; `is_own`: one of this run, which resumes."""
         contents = restored.contents
         metadata = contents.metadata
-        surroundings.tell_differences(metadata.get("surroundings"), surroundings.found(self.training), restored.ref.url)
         self._hold(restored.tree, restored.ref.step, contents.random.restore() if contents.random is not None else None)
+        if is_own:
+            surroundings.tell_differences(metadata.get("surroundings"), self._surroundings(), restored.ref.url)
+        self._origin = Origin(restored.ref.url, metadata.get("data") or {}, is_own)
         self.measured = dict(metadata.get("measured") or {})
         self.best = (metadata["best"][0], metadata["best"][1]) if metadata.get("best") else None
         self.pending_metrics = metadata.get("pending_metrics")
         self.position = contents.position
+
+    def _surroundings(self) -> dict[str, Any]:
+        """What the bits of the next step depend on beside code, settings and data."""
+        schedule = self.known_schedule()
+        rate = {} if schedule is None else {LEARNING_RATE: float(schedule(jnp.int32(self.steps_done)))}
+        return surroundings.found() | rate
 
     def _hold(self, tree: Mapping[str, Any], steps_done: int, key: jax.Array | None = None) -> None:
         layout = self.setup.layout

@@ -16,7 +16,6 @@ from small_trainings import CLASSES, FEATURES, Classification, made
 
 from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training import loop, surroundings
-from dispatcher.runtime.training.config import TrainingConfig
 from dispatcher.runtime.training.speed import Stopwatch
 
 pytestmark = pytest.mark.demo
@@ -115,7 +114,7 @@ def test_speeds_and_the_use_of_a_known_chip_and_a_profile(tmp_path: Path, monkey
 def test_what_the_bits_depend_on_is_saved_and_a_difference_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = surroundings.found(TrainingConfig(steps=1, batch_size=8))
+    found = surroundings.found()
     assert found["jaxlib"] == version("jaxlib")
     assert found["devices"] == jax.device_count()
     made(tmp_path, cls=Counted, steps=2)()
@@ -123,9 +122,8 @@ def test_what_the_bits_depend_on_is_saved_and_a_difference_is_told(
         made(tmp_path, cls=Counted, steps=3)()
         assert "bit for bit" not in caplog.text
         monkeypatch.setenv("XLA_FLAGS", "--another")
-        made(tmp_path, cls=Counted, steps=4, seed=1)()
-    assert f"seed 0 then, 1 now; xla_flags {found['xla_flags']!r} then, '--another' now" in caplog.text
-    assert found["batch_size"] == 8
+        made(tmp_path, cls=Counted, steps=4)()
+    assert f"not bit for bit as before: xla_flags {found['xla_flags']!r} then, '--another' now" in caplog.text
     assert "jaxlib" not in caplog.text
 
 

@@ -11,7 +11,8 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
 from dispatcher.base.variables import SETTABLE
@@ -81,6 +82,30 @@ def shown_at(key: str, value: object) -> str:
 def text_of(value: object) -> str:
     """`value` as one argument: text unchanged, anything else as JSON (true, 0.5, [1, 2], null)."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def identity(value: object) -> Hashable:
+    """Equal for equal values: the one equality of values, for groups, choices and comparisons.
+
+    false, 0, 0.0 and "0" are four values; a NaN equals a NaN, and the order of an object's keys does not count.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if type(value) in (bool, int, float):
+        return (repr(value),)
+    return (json.dumps(value, sort_keys=True, default=repr),)
+
+
+def group_label(values: Iterable[object]) -> Callable[[object], str]:
+    """What the groups of these values are called: as tables show them, and text that reads as another one in quotes."""
+    distinct = {identity(value): value for value in values}
+    texts = {key: "" if value is None else text_of(value) for key, value in distinct.items()}
+    counts = Counter(texts.values())
+    labels = {
+        key: json.dumps(key, ensure_ascii=False) if isinstance(key, str) and counts[text] > 1 else text
+        for key, text in texts.items()
+    }
+    return lambda value: labels[identity(value)]
 
 
 def is_name(value: object) -> bool:

@@ -54,12 +54,12 @@ def _table(
 def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str], metric: str) -> tuple[int, int]:
     from dispatcher.report.plots.curves import draw_curves
     from dispatcher.report.plots.mean_curves import mean_curves
-    from dispatcher.report.results.pivot import check_key
-    from dispatcher.report.selection import cell_text
+    from dispatcher.report.results.pivot import check_key, group_keys
 
     for key in keys:
         check_key(found, key)
-    groups = {row["job_id"]: tuple(cell_text(row.get(key)) for key in keys) for row in found.placed(keys)}
+    placed = found.placed(keys)
+    groups = {row["job_id"]: key for row, key in zip(placed, group_keys(placed, keys), strict=True)}
     metrics = workspace.metrics(groups, names=metric)
     for fault in metrics.faults():
         note(fault)

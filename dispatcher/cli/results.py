@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted, first_names, indented
+from dispatcher.base.values import identity
 from dispatcher.cli.common import (
     WholeNumber,
     format_option,
@@ -222,6 +223,6 @@ def _tell(results: Results) -> None:
 def _narrowing(results: Results) -> Narrowing:
     """The job and its first value stay; what is the same for all jobs goes first, other parameters before values."""
     parameters = results.parameters[::-1]
-    same = [name for name in parameters if len(results) > 1 and len({str(row.get(name)) for row in results}) == 1]
+    same = [name for name in parameters if len(results) > 1 and len({identity(row.get(name)) for row in results}) == 1]
     drop = ("attempt", *same, *parameters, "method", *reversed(results.values))
     return Narrowing(drop=drop, keep=("job_id", *results.values[:1]))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import fnmatch
 import functools
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.values import text_of
+from dispatcher.base.values import identity, text_of
 from dispatcher.base.yaml_text import last_value, missing_end, read_value, split_values
 from dispatcher.errors import UsageError
 from dispatcher.matrix.entry import OWNER
@@ -22,7 +22,6 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], bool]] = {
     "below": lambda value, bound: bool(value < bound),
 }
 _ONE_LETTER: Final = re.compile(r"""\[[\[{("']\]""")
-_NULL: Final = b"null"
 _SPECIAL: Final = re.compile(r"([*?[])")
 
 
@@ -81,9 +80,9 @@ class Condition(msgspec.Struct, frozen=True):
         """
         globs, match, literals = _globs(self.pattern)
         if value is None:
-            matches = "" in globs or _NULL in literals
+            matches = "" in globs or None in literals
         else:
-            matches = match(text_of(value)) is not None or _canonical(value) in literals
+            matches = match(text_of(value)) is not None or identity(value) in literals
         return matches is not self.negated
 
 
@@ -141,20 +140,12 @@ def last_glob(pattern: str) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _globs(pattern: str) -> tuple[list[str], Callable[[str], object], frozenset[bytes]]:
+def _globs(pattern: str) -> tuple[list[str], Callable[[str], object], frozenset[Hashable]]:
     """The globs of `pattern`, what matches any of them, and the values that its parts are."""
     parts = split_values(pattern)
     globs = list(map(str.strip, parts))
-    literals = frozenset(found for part in parts if part.strip() and (found := _canonical(read_value(part))))
+    literals = frozenset(identity(read_value(part)) for part in parts if part.strip())
     return globs, re.compile("|".join(map(fnmatch.translate, globs))).match, literals
-
-
-def _canonical(value: object) -> bytes | None:
-    """Equal for values that are the same in JSON; None for one that JSON cannot hold (half of a surrogate pair)."""
-    try:
-        return msgspec.json.encode(value, order="deterministic")
-    except (ValueError, OverflowError):
-        return None
 
 
 def _parse_option(option: str) -> Condition:

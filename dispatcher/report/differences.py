@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.values import text_of
+from dispatcher.base.values import identity, text_of
 from dispatcher.errors import CodeError
 from dispatcher.outlets.code.git import Git
 from dispatcher.provenance.blobs import Blobs
@@ -298,7 +298,7 @@ def _result(layout: Layout, side: Side, unknown: list[str]) -> Mapping[str, Any]
 def _results(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Result]:
     for key in dict.fromkeys([*one, *other]):
         a, b = one.get(key), other.get(key)
-        if a == b and type(a) is type(b):
+        if identity(a) == identity(b):
             continue
         one_number, other_number = _number(a), _number(b)
         if one_number is None or other_number is None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
-from dispatcher.report.selection import cell_text
+from dispatcher.base.values import group_label
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.states import State
 
@@ -22,9 +23,11 @@ def count_states(snapshot: Snapshot) -> dict[str, int]:
 def states_by(snapshot: Snapshot, keys: Sequence[str]) -> list[Row]:
     """One row per combination of the keys' values: the values, a count per state that occurs, and the total."""
     used = [state for state, count in count_states(snapshot).items() if count]
+    of_jobs = [[snapshot.value(job, key) for job in snapshot.records] for key in keys]
+    texts = [map(group_label(values), values) for values in of_jobs]
+    groups = zip(*texts, strict=True) if keys else itertools.repeat(())
     rows: dict[tuple[str, ...], Row] = {}
-    for job, record in snapshot.records.items():
-        values = tuple(cell_text(snapshot.value(job, key)) for key in keys)
+    for record, values in zip(snapshot.records.values(), groups, strict=bool(keys)):
         row = rows.get(values)
         if row is None:
             row = rows[values] = {**dict(zip(keys, values, strict=True)), **dict.fromkeys(used, 0), "total": 0}

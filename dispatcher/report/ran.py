@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from dispatcher.base.values import identity
 from dispatcher.matrix.entry import UNDIGESTED, Entry, read_entry
 from dispatcher.report.attempts import parse_object, read_small
 from dispatcher.run_state.states import BY_HAND, ENDED, IN_FLIGHT, Record, State
@@ -91,21 +92,12 @@ def differences(ran: Entry, listed: Entry) -> list[dict[str, Any]]:
     return [
         {"key": key, "ran_with": one.get(key), "manifest": other.get(key)}
         for key in dict.fromkeys([*one, *other])
-        if not _same(one.get(key), other.get(key))
+        if identity(one.get(key)) != identity(other.get(key))
     ]
 
 
 def _seen(entry: Entry) -> Mapping[str, Any]:
     return {key: value for key, value in entry.document().items() if key not in UNDIGESTED}
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether a job sees the same value: 1, 1.0 and true are different."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return type(one) is type(other) and bool(one == other)
 
 
 def count_text(jobs: Iterable[tuple[str, Record]]) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.values import NAME_EXPECTED, is_name, shown
+from dispatcher.base.values import NAME_EXPECTED, identity, is_name, shown
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.entry import UNDIGESTED
 from dispatcher.matrix.faults import Faults
@@ -122,7 +122,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def accepts(settings: Mapping[str, Any], before: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
     """Whether a trial with these parameters, asked under settings `before`, counts under these; both as journalled."""
-    return settings["constants"] == before["constants"] and fits(space_of(settings), params)
+    return identity(settings["constants"]) == identity(before["constants"]) and fits(space_of(settings), params)
 
 
 def space_of(journalled: Mapping[str, Any]) -> Space:

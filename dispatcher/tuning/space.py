@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from dispatcher.base.values import shown
+from dispatcher.base.values import identity, shown
 from dispatcher.errors import UsageError
 from dispatcher.matrix.draw import make_drawer, rounded
 from dispatcher.matrix.faults import Faults, draw_advice
@@ -31,10 +30,9 @@ class Distribution(msgspec.Struct, frozen=True):
         return type(value) in wanted and low <= value <= high
 
     def index(self, value: Any) -> int | None:
-        """The place of a value among the choices; None where it is not one. 1, 1.0 and true are different values."""
-        texts = [json.dumps(choice, sort_keys=True) for choice in self.choices]
-        text = json.dumps(value, sort_keys=True)
-        return texts.index(text) if text in texts else None
+        """The place of a value among the choices; None where it is not one."""
+        wanted = identity(value)
+        return next((place for place, choice in enumerate(self.choices) if identity(choice) == wanted), None)
 
     def at(self, place: float) -> Any:
         """The value at a place from 0 to 1; choices and whole numbers have equal parts of it."""

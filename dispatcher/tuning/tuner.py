@@ -13,7 +13,7 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
-from dispatcher.base.values import shown
+from dispatcher.base.values import identity, shown
 from dispatcher.errors import StateError, StorageError
 from dispatcher.matrix.new_jobs import NAME, NewJobs
 from dispatcher.report.attempts import read_or_why
@@ -108,7 +108,7 @@ class Tuner:
         if study is None:
             return Plan(None, 1)
         for key, value in self._settings.identity().items():
-            if study.settings.get(key) != value:
+            if identity(study.settings.get(key)) != identity(value):
                 raise StateError(
                     f"{name}: {key} is {shown(value)}, but the study has {shown(study.settings.get(key))}, and values "
                     "of the two cannot be compared: choose another name for this study"
@@ -296,5 +296,6 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, 
     found = []
     for key, word in (("space", "space"), ("constants", "defaults")):
         one, other = before[key], after[key]
-        found += [f"{word}.{name}" for name in dict.fromkeys([*one, *other]) if one.get(name) != other.get(name)]
+        names = dict.fromkeys([*one, *other])
+        found += [f"{word}.{name}" for name in names if identity(one.get(name)) != identity(other.get(name))]
     return tuple(found)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.values import text_of
+from dispatcher.base.values import identity, text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
 from dispatcher.matrix.entry import OWNER, RESERVED, SCHEDULING
@@ -35,14 +35,13 @@ class Column:
     def __init__(self) -> None:
         self.values: list[Any] = [None]
         self.codes: list[int] = []
-        self._numbers: dict[Any, int] = {}
+        self._numbers: dict[Hashable, int] = {}
 
     def number(self, value: Any) -> int:
         """The number of a value, which may be new."""
         if value is None:
             return 0
-        # 1, 1.0 and true are different values.
-        key = value if type(value) is str else (type(value).__name__, text_of(value))
+        key = identity(value)
         number = self._numbers.get(key)
         if number is None:
             number = self._numbers[key] = len(self.values)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.base.values import group_label, identity
 from dispatcher.errors import StateError, UsageError, nearest
 from dispatcher.report.pivot import mean, std
 from dispatcher.report.results.rows import no_value_text
@@ -100,15 +101,19 @@ def compare(
         raise UsageError(f"no job of these has the metric {metric!r}{nearest(metric, names)}")
     if not read and unread:
         raise StateError(_unread_text(unread))
-    groups: dict[tuple[Any, ...], list[tuple[str, Series]]] = {}
+    groups: dict[tuple[Hashable, ...], list[tuple[str, Series]]] = {}
+    of_groups: dict[tuple[Hashable, ...], tuple[Any, ...]] = {}
     for job, values, file in read:
         series = file.series.get(metric or "")
         if series is None:
             without += metric is not None
             continue
         series.sort()
-        groups.setdefault(tuple(map(_hashable, values)) or ("",), []).append((job, series))
-    order = sorted(groups, key=lambda values: tuple(map(sort_key, values)))
+        key = tuple(map(identity, values))
+        groups.setdefault(key, []).append((job, series))
+        of_groups[key] = values
+    order = sorted(groups, key=lambda key: tuple(map(sort_key, of_groups[key])))
+    names_of = [group_label(of_groups[key][place] for key in order) for place in range(len(by))]
     shown = order[:_MOST_GROUPS]
     width = max(10, min(width, _POINTS // max(1, len(shown))))
     cut = [
@@ -120,7 +125,7 @@ def compare(
         "metric": metric,
         "by": by,
         "names": names[:500],
-        "groups": [_group(by, values, groups[values], width) for values in shown],
+        "groups": [_group(_label(by, names_of, of_groups[key]), groups[key], width) for key in shown],
         "without": without,
         "not_run": chosen.not_run,
         "pending": pending,
@@ -133,10 +138,12 @@ def _unread_text(jobs: Sequence[str]) -> str:
     return f"{counted(len(jobs), 'job')} whose metrics are in no plain file or cannot be read: {first_names(jobs)}"
 
 
-def _group(by: Sequence[str], values: tuple[Any, ...], jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:
-    label = ", ".join(
-        f"{key}={'-' if value is None else str(value)[:_LABEL]}" for key, value in zip(by, values, strict=False)
-    )
+def _label(by: Sequence[str], names: Sequence[Callable[[object], str]], values: tuple[Any, ...]) -> str:
+    parts = zip(by, names, values, strict=True)
+    return ", ".join(f"{key}={'-' if value is None else name(value)[:_LABEL]}" for key, name, value in parts)
+
+
+def _group(label: str, jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:
     steps = sorted({x for _, series in jobs for x in _few(series, width)})
     of: dict[str, Any] = {"label": label, "jobs": [job for job, _ in jobs], "n": len(jobs)}
     if not steps:
@@ -191,10 +198,6 @@ def _at_pixels(jobs: list[tuple[str, Series]], pixels: list[float]) -> list[list
             if value is not None:
                 values[pixel].append(value)
     return values
-
-
-def _hashable(value: Any) -> Any:
-    return value if value is None or isinstance(value, (str, int, float)) else msgspec.json.encode(value).decode()
 
 
 def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:

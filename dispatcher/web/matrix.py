@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from dispatcher.base.values import text_of
+from dispatcher.base.values import group_label, text_of
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import literal
 from dispatcher.report.pivot import mean, std
@@ -39,8 +39,8 @@ def matrix(
     states = board.columns.column("state")
     # The number of each state as the column has them.
     known = [_STATES.index(one) if one is not None else 0 for one in map(_state, states.values)]
-    row_order = sorted(range(len(row_names)), key=lambda number: tuple(map(sort_key, row_names[number])))
-    column_order = sorted(range(len(column_names)), key=lambda number: tuple(map(sort_key, column_names[number])))
+    row_order = sorted(range(len(row_names)), key=lambda number: _rank(row_names[number]))
+    column_order = sorted(range(len(column_names)), key=lambda number: _rank(column_names[number]))
     shown_columns = column_order[: _fitting(columns, column_names, column_order[:_MOST_COLUMNS])]
     rows_at_once = max(1, _CELLS // max(1, len(shown_columns)))
     end = first + _fitting(rows, row_names, row_order[first : first + rows_at_once])
@@ -72,7 +72,7 @@ def matrix(
     }
 
 
-def _fitting(keys: Sequence[str], names: Sequence[tuple[Any, ...]], order: Sequence[int]) -> int:
+def _fitting(keys: Sequence[str], names: Sequence[tuple[_Name, ...]], order: Sequence[int]) -> int:
     """How many of these rows or columns there is room for, by what they are called; at least one."""
     size = 0
     for count, number in enumerate(order):
@@ -95,7 +95,7 @@ def _state(value: object) -> str | None:
     return value.value if isinstance(value, State) else None if value is None else str(value)
 
 
-def _places(board: Board, keys: Sequence[str], places: Sequence[int]) -> tuple[list[int], list[tuple[Any, ...]]]:
+def _places(board: Board, keys: Sequence[str], places: Sequence[int]) -> tuple[list[int], list[tuple[_Name, ...]]]:
     """For each job the number of its combination of values, and these combinations."""
     found = [board.columns.column(key) for key in keys]
     numbers: dict[tuple[int, ...], int] = {}
@@ -104,21 +104,41 @@ def _places(board: Board, keys: Sequence[str], places: Sequence[int]) -> tuple[l
         of.append(numbers.setdefault(codes, len(numbers)))
     if not found:
         of, numbers = [0] * len(places), {(): 0}
-    names = [tuple(column.values[code] for column, code in zip(found, codes, strict=True)) for codes in numbers]
+    labels = [group_label(column.values[codes[place]] for codes in numbers) for place, column in enumerate(found)]
+    names = [
+        tuple(
+            _Name(value := column.values[code], label(value))
+            for column, code, label in zip(found, codes, labels, strict=True)
+        )
+        for codes in numbers
+    ]
     return of, names
 
 
-def _heading(keys: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """The values of a row or column, and the conditions that select its jobs; a long text is shown by its beginning."""
+class _Name(NamedTuple):
+    """A value of a key, and what its row or column is called: text, because 0 and 0.0 are the same for a browser."""
+
+    value: Any
+    label: str
+
+
+def _heading(keys: Sequence[str], names: Sequence[_Name]) -> dict[str, Any]:
+    """What a row or column is called, cut where it is long, and the conditions that select its jobs."""
     where = [
-        f"{key}={'' if value is None else literal(text_of(value))}" for key, value in zip(keys, values, strict=True)
+        f"{key}={'' if name.value is None else literal(text_of(name.value))}"
+        for key, name in zip(keys, names, strict=True)
     ]
-    return {"values": list(map(_brief, values)), "where": where}
+    return {"values": [_brief(name) for name in names], "where": where}
 
 
-def _brief(value: Any) -> Any:
-    text = text_of(value)
-    return value if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+def _brief(name: _Name) -> str | None:
+    if name.value is None:
+        return None
+    return name.label if len(name.label) <= _LONGEST_VALUE else name.label[: _LONGEST_VALUE - 1] + "…"
+
+
+def _rank(names: Sequence[_Name]) -> tuple[Any, ...]:
+    return tuple(sort_key(name.value) for name in names)
 
 
 def _cell(cell: tuple[list[int], list[float]] | None) -> dict[str, Any] | None:

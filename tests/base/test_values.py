@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.base.values import (
     BadValueError,
+    group_label,
+    identity,
     memory_mib,
     memory_texts,
     parse_duration,
@@ -87,3 +91,15 @@ def test_a_whole_number_has_64_bits() -> None:
     for value in (2**63, -(10**30)):
         with pytest.raises(BadValueError, match=f"from -{2**63 - 1} to {2**63 - 1}"):
             parse_integer(value)
+
+
+def test_values_that_look_alike_are_different_and_are_called_so() -> None:
+    values = [False, 0, 0.0, "0", "false", None, "", [1], [1.0], {"a": 1, "b": True}]
+    assert len({identity(value) for value in values}) == len(values)
+    assert identity({"b": True, "a": 1}) == identity({"a": 1, "b": True})
+    assert identity(math.nan) == identity(float("nan")) != identity("NaN")
+    assert identity("\ud800") == identity("\ud800")
+    name = group_label(values)
+    assert [name(value) for value in values[:7]] == ["false", "0", "0.0", '"0"', '"false"', "", '""']
+    # Text that is like no other value is not quoted.
+    assert group_label(["0", "a b", None])("0") == "0"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.errors import UsageError
+from dispatcher.matrix.entry import Entry
 from dispatcher.report.results.pivot import Spread, cells, expanded, mean, median, pivot, std, without_value
 from dispatcher.report.results.rows import Results
 from dispatcher.report.tables import render
@@ -48,6 +49,27 @@ def test_numbers_are_ordered_as_numbers():
         {"n_layers": "9", "0.1": 3.0, "0.5": None},
         {"n_layers": "10", "0.1": 1.0, "0.5": 5.0},
     ]
+
+
+def test_each_value_has_a_row_of_its_own():
+    """false, 0, 0.0 and "0" are four values of a parameter, also where all their groups are placed."""
+    rows = Results()
+    for job, flag in (("a", False), ("b", 0), ("c", 0.0), ("d", "0")):
+        entry = Entry(job_id=job, method="m", params={"flag": flag})
+        rows.add(
+            {"job_id": job, "state": "done", "attempt": 1, "started_at": None, "finished_at": None},
+            entry,
+            {"loss": 1.0},
+        )
+        rows.with_result.add(job)
+    assert [row["flag"] for row in pivot(rows.placed(["flag"]), ["flag"], [], ["loss"])] == ["0", "0.0", '"0"', "false"]
+
+
+def test_a_result_of_another_type_than_the_parameter_stands_beside_it():
+    rows = Results()
+    rows.add({"job_id": "a", "state": "done", "attempt": 1, "started_at": None, "finished_at": None},
+             Entry(job_id="a", method="m", params={"flag": True}), {"flag": 1})  # fmt: skip
+    assert (rows[0]["parameter.flag"], rows[0]["flag"]) == (True, 1)
 
 
 def test_without_rows_or_columns():

@@ -359,6 +359,19 @@ def test_jobs_that_log_at_other_steps_are_in_one_mean(serve, lab):
     assert len(group["x"]) == 20 and set(group["mean"][1:-1]) == {25.0}
 
 
+def test_values_that_look_alike_are_groups_of_their_own(serve, lab):
+    flags = {"fft_greek_s1": False, "fft_greek_s3": 0, "fft_greek_s5": 0.0, "fft_greek_s7": "0"}
+    entries = json.loads(lab.layout.default_matrix.read_text())
+    lab.write_manifest([{**one, "flag": flags[one["job_id"]]} if one["job_id"] in flags else one for one in entries])
+    for number, job in enumerate(flags):
+        (lab.attempt(job) / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": number}) + "\n")
+    web = serve()
+    groups = web.get(f"/api/compare?jobs={','.join(flags)}&metric=loss&by=flag").json["groups"]
+    named = ["0", "0.0", '"0"', "false"]
+    assert [(one["label"], one["n"]) for one in groups] == [(f"flag={name}", 1) for name in named]
+    assert [row["values"][0] for row in web.get("/api/matrix?rows=flag").json["rows"]] == [*named, None]
+
+
 def test_a_matrix_has_means_of_results_and_counts_of_states(serve, lab):
     for number, job in enumerate(f"fft_greek_s{n}" for n in (19, 21, 23)):
         lab.attempt(job, result=json.dumps({"bpc": 1.0 + number, "note": "x"}), exit='{"exit_code": 0}')

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.values import group_label
 from dispatcher.errors import UsageError, nearest
 from dispatcher.report.pivot import Values, mean, median, natural, std
 from dispatcher.report.results.rows import no_value_text
-from dispatcher.report.selection import cell_text
 from dispatcher.report.tables import number_text
 
 Row = dict[str, Any]
@@ -91,15 +91,21 @@ def cells(
         check_key(results, key)
     numbers: dict[tuple[Key, Key, str], list[float]] = {}
     jobs: dict[tuple[Key, Key], int] = {}
-    for result in results:
-        down = tuple(cell_text(result.get(key)) for key in rows)
-        across = tuple(cell_text(result.get(key)) for key in cols)
+    for result, down, across in zip(results, group_keys(results, rows), group_keys(results, cols), strict=True):
         jobs[down, across] = jobs.get((down, across), 0) + 1
         for value in values:
             number = number_of(result, value)
             if number is not None:
                 numbers.setdefault((down, across, value), []).append(number)
     return Cells(_in_order(down for down, _ in jobs), _in_order(across for _, across in jobs), numbers, jobs)
+
+
+def group_keys(results: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[Key]:
+    """The values of `keys` of each result, as its group is called."""
+    if not keys:
+        return [()] * len(results)
+    columns = [[result.get(key) for result in results] for key in keys]
+    return list(zip(*(map(group_label(values), values) for values in columns), strict=True))
 
 
 class Pivot(list[Row]):

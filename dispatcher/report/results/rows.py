@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dispatcher.base.values import identity
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.entry import Entry
-from dispatcher.report.selection import cell_text
 
 if TYPE_CHECKING:
     import pandas
@@ -127,12 +127,12 @@ def _apart(parameters: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[di
     result = {f"result.{key}" if key in FIXED else key: value for key, value in result.items()}
     apart = {}
     for key, value in parameters.items():
-        if key in FIXED or (key in result and result[key] != value):
+        if key in FIXED or (key in result and identity(result[key]) != identity(value)):
             apart[f"parameter.{key}"] = value
         elif key not in result:
             apart[key] = value
     return apart, result
 
 
-def _place(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[str, ...]:
-    return tuple(cell_text(row.get(key)) for key in keys)
+def _place(row: Mapping[str, Any], keys: Sequence[str]) -> tuple[Hashable, ...]:
+    return tuple(identity(row.get(key)) for key in keys)

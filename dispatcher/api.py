@@ -178,7 +178,7 @@ class Workspace:
         The list has `to_pandas()` and `to_polars()`: long frames with a row per value. `jobs` are ids and globs (none:
         all), `names` are metrics or globs of them. Of attempts that recorded the same step the last one counts; what an
         earlier one recorded beyond the step from which a later one resumed is left out. NaN and infinities are kept.
-        `Metrics.damaged` counts the lines of each file that cannot be read. Raises UsageError for unknown names.
+        `Metrics.faults()` says what was left out. Raises UsageError for unknown names.
         """
         from dispatcher.report.metrics import read_metrics
 

@@ -19,10 +19,10 @@ import numpy as np
 from fleet import wait_until
 from ports import free_port  # noqa: F401 - tests of several processes find it here
 from tiny_training import config
+from written_metrics import read_metrics
 
 from dispatcher import contract
 from dispatcher.runtime.jobs.checkpointed import manager_at
-from dispatcher.runtime.metrics import read_metrics
 
 TESTS = Path(__file__).parent
 PATIENCE_S = 400.0

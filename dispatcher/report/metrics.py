@@ -1,29 +1,33 @@
-"""Reads the metrics of jobs: `metrics.jsonl` of their attempts (runtime/metrics.py has the form of a line), or the file
-that their method names (base/outputs.py).
+"""The metrics of jobs: which values count. The API, `results`, pictures, exports, the page and tuning read them here.
 
-An attempt that resumes from a step begins with a copy of the lines up to it, and what an earlier attempt recorded
-beyond that step was never continued. So a later attempt counts from its first step on, and an earlier one only for
-steps before. Within a file, a value counts until the same metric is recorded for that step or an earlier one again.
+A value of a step counts until the same metric is recorded for that step or an earlier one again: a training that was
+rewound writes its steps anew, into the same file or, as a later attempt, into its own. An attempt that resumes from a
+step begins with a copy of the lines up to it, or at the next step; so a later attempt counts from its first step on,
+and an earlier one only for steps before.
+
+Files are read as far as they have grown (JobMetrics), from the begin again where one was replaced or cut. What does not
+count is told: lines that cannot be read, values recorded again, what is beyond the limits.
 """
 
 from __future__ import annotations
 
 import fnmatch
-import io
 import math
 import os
+import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import msgspec
 
-from dispatcher import contract
-from dispatcher.base import files, outputs
-from dispatcher.base.messages import bytes_text, counted
+from dispatcher.base import files
+from dispatcher.base.messages import bytes_text, counted, first_names
 from dispatcher.errors import UsageError, nearest
 from dispatcher.report.attempts import MISSING
+from dispatcher.report.metric_lines import NOT_METRICS, metrics_source, number_of
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
@@ -32,17 +36,13 @@ if TYPE_CHECKING:
 
 # Of each file, from its begin, and names of one attempt: no job takes the memory of those who look.
 MOST_BYTES: Final = 256 << 20
-_MOST_NAMES: Final = 10_000
+MOST_NAMES: Final = 10_000
 # The longest line, too.
-BLOCK: Final = 1 << 20
-NOT_METRICS: Final = frozenset({"step", "wall_s"})
-# Of a file of which only the last line is wanted, from its begin and from its end; and all of it, to count its lines.
-_LAST_BYTES: Final = 8 << 10
-_MOST_COUNTED: Final = 64 << 10
+_BLOCK: Final = 1 << 20
+# So much of the begin and of the end of what was read is compared: another file does not go on with it.
+_KNOWN_BYTES: Final = 256
 # So many files are named when no job has a metric.
 _FAULTS: Final = 3
-_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, None: math.nan}
-_DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class Series(msgspec.Struct, eq=False):
@@ -62,16 +62,19 @@ class Series(msgspec.Struct, eq=False):
     def __len__(self) -> int:
         return len(self.values)
 
-    def add(self, step: float, wall_s: float, value: float, attempt: int) -> None:
-        """Append a value; those of this step and of later ones are replaced."""
+    def add(self, step: float, wall_s: float, value: float, attempt: int) -> int:
+        """Append a value in place of those of this step and of later ones; how many these are."""
+        before = len(self.steps)
         if self.steps and self.steps[-1] >= step:
-            self.cut(step)
+            self.keep(bisect_left(self.steps, step))
+        replaced = before - len(self.steps)
         if type(step) is not int and self.steps.typecode == "q":
             self.steps = array("d", self.steps)
         self.steps.append(step)
         self.wall_s.append(wall_s)
         self.values.append(value)
         self.attempts.append(attempt)
+        return replaced
 
     def extend(self, later: Series) -> None:
         """Append the values of a later attempt, all of which are of later steps."""
@@ -82,30 +85,45 @@ class Series(msgspec.Struct, eq=False):
         self.values.extend(later.values)
         self.attempts.extend(later.attempts)
 
-    def cut(self, step: float) -> None:
-        """Remove the values of this step and of later ones."""
-        length = len(self.steps)
-        while length and self.steps[length - 1] >= step:
-            length -= 1
+    def first(self, count: int) -> Series:
+        """A copy of the first values."""
+        steps, wall_s, values, attempts = self.steps, self.wall_s, self.values, self.attempts
+        return Series(self.job_id, self.metric, steps[:count], wall_s[:count], values[:count], attempts[:count])
+
+    def keep(self, count: int) -> None:
+        """Remove all but the first values."""
         for column in (self.steps, self.wall_s, self.values, self.attempts):
-            del column[length:]
+            del column[count:]
+
+
+def empty_series(job_id: str, metric: str) -> Series:
+    steps: array[Any] = array("q")
+    return Series(job_id, metric, steps, array("d"), array("d"), array("q"))
 
 
 class Metrics(list[Series]):
     """The metrics of jobs: one series per job and metric.
 
-    `damaged`: how many lines of a file could not be read. `incomplete`: of which files not all was read, and why.
+    `damaged`: how many lines of a file are no metrics with a step. `overwritten`: how many values of a file were
+    recorded again, by a later line or attempt. `incomplete`: of which files not all was read, and why.
     """
 
     def __init__(self, series: Iterable[Series] = ()) -> None:
         super().__init__(series)
         self.damaged: dict[str, int] = {}
+        self.overwritten: dict[str, int] = {}
         self.incomplete: dict[str, str] = {}
 
     def faults(self) -> list[str]:
         """What was left out, for people."""
-        lines = (f"{file}: {counted(bad, 'line')} cannot be read and left out" for file, bad in self.damaged.items())
-        return [*lines, *(f"{file}: {why}" for file, why in self.incomplete.items())]
+        no_metrics = "left out: damaged, or without a step"
+        lines = [f"{file}: {counted(bad, 'line')} {no_metrics}" for file, bad in self.damaged.items()]
+        lines += [f"{file}: {why}" for file, why in self.incomplete.items()]
+        if self.overwritten:
+            count = counted(sum(self.overwritten.values()), "value")
+            again = "by a later line or attempt, and left out"
+            lines.append(f"{count} recorded again {again}: {first_names(list(self.overwritten))}")
+        return lines
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per value: job_id, metric (both categories), attempt, step, wall_s, value; NaN and infinity stay."""
@@ -120,6 +138,229 @@ class Metrics(list[Series]):
         return polars_of(self)
 
 
+class AttemptMetrics:
+    """The metrics of one attempt, read as far as its file has grown.
+
+    `is_there`: whether there is a file. `is_whole`: whether all of it was read, or as much as ever is; the last line
+    may be unfinished. `size` and `offset`: its bytes, and how many of them were read. `failure`: why it cannot be read.
+    `version` changes with what was read.
+    """
+
+    def __init__(self, directory: Path, reading: _Reading) -> None:
+        self.number = int(directory.name)
+        self._directory = directory
+        self._reading = reading
+        self.is_there = self.is_whole = False
+        self.failure = ""
+        self.size = self.version = self._inode = 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self.path, self._parser = metrics_source(self._directory)
+        self.series: dict[str, Series] = {}
+        self.first_step = math.inf
+        self._begin: float | None = None
+        self.overwritten = 0
+        self.offset = 0
+        self._head = self._tail = b""
+        self._too_long = 0
+        self._is_in_long_line = self._lacks_names = False
+        self.version += 1
+
+    def read(self, until_s: float) -> None:
+        """Read what was added, until that moment of the monotonic clock."""
+        if not self.offset:
+            # What the method says may have been written meanwhile.
+            self._begin_anew()
+        try:
+            with self._reading.open_file(self.path, self._directory.parent) as file:
+                self.is_there, self.failure = True, ""
+                self._read(file.fileno(), until_s)
+        except OSError as error:
+            self.is_there, self.is_whole = False, True
+            self.failure = "" if error.errno in MISSING else f"cannot be read: {error.strerror}"
+            if not self.failure and self.offset:
+                self._begin_anew()
+
+    def _read(self, fd: int, until_s: float) -> None:
+        found = os.fstat(fd)
+        head = files.read_fd(fd, 0, _KNOWN_BYTES)
+        is_known = found.st_ino == self._inode and found.st_size >= self.offset and head.startswith(self._head)
+        if not is_known or files.read_fd(fd, self.offset - len(self._tail), len(self._tail)) != self._tail:
+            self._begin_anew()
+        self._inode, self.size, self._head = found.st_ino, found.st_size, head
+        self.is_whole = False
+        while not self.is_whole:
+            data = files.read_fd(fd, self.offset, min(_BLOCK, MOST_BYTES - self.offset))
+            taken = self._take(data)
+            self.offset += taken
+            self._tail = (self._tail + data[:taken])[-_KNOWN_BYTES:]
+            self.is_whole = not taken
+            if time.monotonic() > until_s:
+                break
+
+    def _take(self, data: bytes) -> int:
+        """Take in the complete lines; how many bytes were dealt with."""
+        if self._is_in_long_line:
+            end = data.find(b"\n") + 1
+            self._is_in_long_line = not end
+            self._too_long += bool(end)
+            return end or len(data)
+        end = data.rfind(b"\n") + 1
+        if end:
+            self.version += 1
+            for line in self._parser.parse(data[:end]):
+                self._add(line)
+            return end
+        self._is_in_long_line = len(data) == _BLOCK
+        return len(data) if self._is_in_long_line else 0
+
+    def _add(self, line: Mapping[str, Any]) -> None:
+        step = line["step"]
+        self.first_step = min(self.first_step, step)
+        self._begin = step if self._begin is None else self._begin
+        wall_s = number_of(line.get("wall_s", math.nan))
+        for name, given in line.items():
+            if name in NOT_METRICS or not self._reading.wants(name):
+                continue
+            value = given if type(given) is float else number_of(given)
+            if value is None:
+                continue
+            series = self.series.get(name)
+            if series is None:
+                if len(self.series) >= self._reading.most_names:
+                    self._lacks_names = True
+                    continue
+                series = self.series[name] = empty_series(self._directory.parent.name, name)
+            self.overwritten += series.add(step, math.nan if wall_s is None else wall_s, value, self.number)
+
+    def begins_before(self, step: float) -> bool:
+        """Whether the first line has an earlier step: else a later attempt has copied all of it that counts."""
+        if self._begin is not None:
+            return self._begin < step
+        path, parser = metrics_source(self._directory)
+        try:
+            with self._reading.open_file(path, self._directory.parent) as file:
+                first = parser.parse(file.readline(_BLOCK)) or parser.parse(file.readline(_BLOCK))
+        except OSError as error:
+            return error.errno not in MISSING
+        return not first or bool(first[0]["step"] < step)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the file is longer than what is ever read."""
+        return self.is_whole and self.size > MOST_BYTES
+
+    def tell(self, metrics: Metrics, end: float) -> None:
+        """Note what was not read, and what does not count, from the step `end` on neither."""
+        path = str(self.path)
+        replaced = self.overwritten + sum(len(one) - bisect_left(one.steps, end) for one in self.series.values())
+        for noted, count in (
+            (metrics.damaged, self._parser.damaged + self._too_long),
+            (metrics.overwritten, replaced),
+        ):
+            if count:
+                noted[path] = count
+        why = [self.failure]
+        if not self.is_there and not self.failure and self._parser.is_named:
+            why.append("there is no such file")
+        if self.is_cut:
+            why.append(f"{bytes_text(self.size)} long, of which only the first {bytes_text(MOST_BYTES)} are read")
+        if self._lacks_names:
+            why.append(f"more than {self._reading.most_names:,} metrics, of which the others are left out")
+        if any(why):
+            metrics.incomplete[path] = "; ".join(filter(None, why))
+
+
+def _open_plain(path: Path, _job: Path) -> BinaryIO:
+    return open(path, "rb", buffering=0, opener=files.open_at_once)
+
+
+class _Reading(msgspec.Struct, frozen=True):
+    """Which metrics are read, of how many names, and how a file below the directory of a job is opened."""
+
+    wants: Callable[[str], bool]
+    open_file: Callable[[Path, Path], BinaryIO]
+    most_names: int
+
+
+class JobMetrics:
+    """The metrics of a job, read as far as the files of its attempts have grown.
+
+    `directory` is the job's. `open_file` opens a file below it and raises OSError.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        wants: Callable[[str], bool] = lambda _: True,
+        open_file: Callable[[Path, Path], BinaryIO] = _open_plain,
+        most_names: int = MOST_NAMES,
+    ) -> None:
+        self._directory = directory
+        self._reading = _Reading(wants, open_file, most_names)
+        self._known: dict[int, AttemptMetrics] = {}
+        self._settled: set[int] = set()
+        # What counts, the last attempt first, each with the step before which it does.
+        self._counting: list[tuple[AttemptMetrics, float]] = []
+        self._combined: tuple[object, dict[str, Series]] = (None, {})
+
+    def read(self, last: int, until_s: float = math.inf) -> None:
+        """Read what was added, of the attempts up to `last`, until that moment of the monotonic clock."""
+        end = math.inf
+        self._counting = []
+        for number in range(last, 0, -1):
+            one = self._known.get(number)
+            if one is None:
+                one = self._known[number] = AttemptMetrics(self._directory / str(number), self._reading)
+            if end < math.inf and not one.begins_before(end):
+                continue
+            if number not in self._settled:
+                one.read(until_s)
+            if number < last and one.is_there and one.is_whole:
+                # It has ended.
+                self._settled.add(number)
+            self._counting.append((one, end))
+            end = min(end, one.first_step)
+
+    @property
+    def version(self) -> object:
+        """Changes with the series."""
+        return tuple((one.number, one.version, end) for one, end in self._counting)
+
+    @property
+    def parts(self) -> Sequence[AttemptMetrics]:
+        """The attempts that count, the last one first."""
+        return [one for one, _ in self._counting]
+
+    @property
+    def series(self) -> Mapping[str, Series]:
+        """The values that count, by metric."""
+        version = self.version
+        if self._combined[0] != version:
+            self._combined = version, _combined(self._counting)
+        return self._combined[1]
+
+    def tell(self, metrics: Metrics) -> None:
+        """Note what was not read, and what does not count."""
+        for one, end in self._counting:
+            one.tell(metrics, end)
+
+
+def _combined(counting: Sequence[tuple[AttemptMetrics, float]]) -> dict[str, Series]:
+    found: dict[str, Series] = {}
+    for one, end in reversed(counting):
+        for name, series in one.series.items():
+            count = bisect_left(series.steps, end)
+            if name in found:
+                found[name].extend(series.first(count))
+            elif count:
+                # Later ones are appended to a copy.
+                found[name] = series if count == len(series) and one is counting[0][0] else series.first(count)
+    return found
+
+
 def read_metrics(layout: Layout, attempts: Mapping[str, int], names: Sequence[str] = ()) -> Metrics:
     """The metrics of jobs up to the attempt with this number, of each job. `names`: ids of metrics, or globs.
 
@@ -128,253 +369,16 @@ def read_metrics(layout: Layout, attempts: Mapping[str, int], names: Sequence[st
     wants = _filter(names)
     metrics = Metrics()
     for job, last in attempts.items():
-        metrics += _of_job(layout, job, last, wants, metrics)
+        of_job = JobMetrics(layout.job_dir(job), wants=wants)
+        of_job.read(last)
+        of_job.tell(metrics)
+        metrics += of_job.series.values()
     for name in names:
-        if not any(fnmatch.fnmatchcase(one.metric, name) for one in metrics):
+        if not any(one.metric == name or fnmatch.fnmatchcase(one.metric, name) for one in metrics):
             known = _names(layout, attempts)
             hint = nearest(name, known) if known else ": none has any"
             raise UsageError("; ".join([f"no job has a metric {name!r}{hint}", *metrics.faults()[:_FAULTS]]))
     return metrics
-
-
-def _of_job(layout: Layout, job: str, last: int, wants: Callable[[str], bool], metrics: Metrics) -> list[Series]:
-    """The series of a job: of its last attempt with metrics, before its first step of earlier ones."""
-    parts: list[dict[str, Series]] = []
-    first_step = math.inf
-    for number in range(last, 0, -1):
-        file = MetricsFile(layout.attempt(job, number).directory)
-        if parts and not file.begins_before(first_step):
-            continue
-        part = _Part(job, number, wants, first_step)
-        for lines in file.blocks():
-            part.add(lines)
-        file.tell(metrics, part.left_out)
-        if part.first_step < first_step:
-            parts.append(part.series)
-            first_step = part.first_step
-    found: dict[str, Series] = {}
-    for series in reversed(parts):
-        for name, one in series.items():
-            if name in found:
-                found[name].extend(one)
-            else:
-                found[name] = one
-    return [series for series in found.values() if series]
-
-
-class _Part:
-    """What one attempt has recorded before the step `end`, at which a later one goes on; `left_out`: other metrics."""
-
-    def __init__(self, job: str, attempt: int, wants: Callable[[str], bool], end: float) -> None:
-        self.series: dict[str, Series] = {}
-        self.first_step = math.inf
-        self.left_out = False
-        self._job = job
-        self._attempt = attempt
-        self._wants = wants
-        self._end = end
-
-    def add(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        for line in lines:
-            step = line["step"]
-            self.first_step = min(self.first_step, step)
-            if step < self._end:
-                self._add(step, line)
-
-    def _add(self, step: float, line: Mapping[str, Any]) -> None:
-        wall_s = number_of(line.get("wall_s", math.nan))
-        for name, given in line.items():
-            if name in NOT_METRICS or not self._wants(name):
-                continue
-            value = given if type(given) is float else number_of(given)
-            if value is None:
-                continue
-            series = self.series.get(name)
-            if series is None:
-                if len(self.series) >= _MOST_NAMES:
-                    self.left_out = True
-                    continue
-                empty: array[Any] = array("q")
-                series = self.series[name] = Series(self._job, name, empty, array("d"), array("d"), array("q"))
-            series.add(step, math.nan if wall_s is None else wall_s, value, self._attempt)
-
-
-class LineParser:
-    """Parses the complete lines of a metrics file, in their order.
-
-    `table` is the file that a method names, None for `metrics.jsonl`.
-    """
-
-    def __init__(self, table: outputs.MetricsTable | None) -> None:
-        self.is_named = table is not None
-        self._rows = outputs.Table() if table is not None and table.path.endswith(".csv") else None
-        self._step = (table and table.step) or "step"
-        # Whether lines without steps are counted: that is as the first line is.
-        self._counts = None if table is not None and not table.step else False
-        self._count = 0
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether lines say their steps themselves, so that those before them need not be read."""
-        return self._counts is False
-
-    def parse(self, data: bytes) -> list[dict[str, Any] | None]:
-        """The lines, each with a `step`; None for one that is damaged."""
-        lines = self._json_lines(data) if self._rows is None else self._rows.rows(data)
-        return [None if line is None else self._with_step(line) for line in lines]
-
-    def _json_lines(self, data: bytes) -> list[Any]:
-        try:
-            return _DECODER.decode_lines(data)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return [outputs.json_object(raw) for raw in data.split(b"\n")[:-1]]
-
-    def _with_step(self, line: dict[str, Any]) -> dict[str, Any] | None:
-        self._count += 1
-        if self._counts is None:
-            self._counts = self._step not in line
-        step = self._count if self._counts else line.get(self._step)
-        if not is_step(step):
-            return None
-        if self._counts or self._step != "step":
-            line = {name: value for name, value in line.items() if name != self._step} | {"step": step}
-        return line
-
-
-def _table(directory: Path) -> outputs.MetricsTable | None:
-    """The file of the attempt's own that its method names for metrics; None where it has none."""
-    try:
-        table = outputs.read_outputs(directory).metrics
-    except OSError:
-        return None
-    return table if table is not None and outputs.is_own(directory, table.path) else None
-
-
-def metrics_source(directory: Path) -> tuple[Path, LineParser]:
-    """The file with an attempt's metrics, and a parser of its lines from the first one on."""
-    table = _table(directory)
-    return directory / (table.path if table is not None else contract.METRICS_FILE), LineParser(table)
-
-
-class LastLines:
-    """The last lines of metrics files that methods name. A file that has not changed is not read again."""
-
-    def __init__(self) -> None:
-        # By directory: the file as it was, and its last line.
-        self._known: dict[Path, tuple[tuple[int, int, int], dict[str, Any] | None]] = {}
-
-    def of(self, directory: Path) -> dict[str, Any] | None:
-        """That of an attempt; None where its method names none, or it has none."""
-        table = _table(directory)
-        if table is None:
-            return None
-        try:
-            with open(directory / table.path, "rb", buffering=0, opener=files.open_at_once) as file:
-                found = os.fstat(file.fileno())
-                identity = (found.st_ino, found.st_size, found.st_mtime_ns)
-                known = self._known.get(directory)
-                if known is None or known[0] != identity:
-                    known = self._known[directory] = identity, _last_line(file, table, found.st_size)
-        except OSError:
-            return None
-        return known[1]
-
-
-def _last_line(file: io.FileIO, table: outputs.MetricsTable, size: int) -> dict[str, Any] | None:
-    """Only a part of a long file is read: its end, unless its lines are counted."""
-    parser = LineParser(table)
-    begin = file.read(_LAST_BYTES)
-    parsed = parser.parse(begin[: begin.rfind(b"\n") + 1])
-    if size > len(begin) and parser.has_steps:
-        file.seek(max(len(begin), size - _LAST_BYTES))
-        end = file.read(_LAST_BYTES)
-        parsed += parser.parse(end[end.find(b"\n") + 1 : end.rfind(b"\n") + 1])
-    elif size > len(begin):
-        begin += file.read(_MOST_COUNTED - len(begin))
-        parsed = LineParser(table).parse(begin[: begin.rfind(b"\n") + 1]) if size <= len(begin) else []
-    return next((line for line in reversed(parsed) if line is not None), None)
-
-
-class MetricsFile:
-    """Reads the metrics file of an attempt block by block, so that it takes no memory.
-
-    `damaged`: how many lines are no metrics, or longer than a block. `why`: why not all of it was read.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.path, self._parser = metrics_source(directory)
-        self.damaged = 0
-        self.why = ""
-
-    def blocks(self) -> Iterator[list[dict[str, Any]]]:
-        """The complete lines that have a step; the last line may be incomplete."""
-        try:
-            with open(self.path, "rb", buffering=0, opener=files.open_at_once) as file:
-                for data in self._complete(file):
-                    yield self._good(data)
-        except OSError as error:
-            if error.errno not in MISSING:
-                self.why = f"cannot be read: {error.strerror}"
-            elif self._parser.is_named:
-                self.why = "there is no such file"
-
-    def _complete(self, file: io.FileIO) -> Iterator[bytes]:
-        rest, left = b"", MOST_BYTES
-        while data := file.read(min(BLOCK, left)):
-            left -= len(data)
-            data = rest + data
-            end = data.rfind(b"\n") + 1
-            rest = data[end:]
-            if len(rest) > BLOCK:
-                # The line is damaged, however it goes on.
-                rest = b"\0"
-            if end:
-                yield data[:end]
-        size = os.fstat(file.fileno()).st_size
-        if size > MOST_BYTES:
-            self.why = f"{bytes_text(size)} long, of which only the first {bytes_text(MOST_BYTES)} are read"
-
-    def begins_before(self, step: float) -> bool:
-        """Whether the first line has an earlier step: else the later attempt has copied all of it that counts."""
-        _, parser = metrics_source(self._directory)
-        try:
-            with open(self.path, "rb", opener=files.open_at_once) as file:
-                first = parser.parse(file.readline(BLOCK)) or parser.parse(file.readline(BLOCK))
-        except OSError:
-            return False
-        return not first or first[0] is None or bool(first[0]["step"] < step)
-
-    def _good(self, data: bytes) -> list[dict[str, Any]]:
-        lines = self._parser.parse(data)
-        good = [line for line in lines if line is not None]
-        self.damaged += len(lines) - len(good)
-        return good
-
-    def tell(self, metrics: Metrics, left_out: bool) -> None:
-        """Note what was not read; `left_out`: neither were some metrics."""
-        if self.damaged:
-            metrics.damaged[str(self.path)] = self.damaged
-        if self.why or left_out:
-            many = f"more than {_MOST_NAMES:,} metrics, of which the others are left out" if left_out else ""
-            metrics.incomplete[str(self.path)] = "; ".join(filter(None, (self.why, many)))
-
-
-def is_step(value: Any) -> bool:
-    """Whether that is the step of a line: a number that is finite."""
-    if type(value) is int:
-        return -(2**63) <= value < 2**63
-    return type(value) is float and math.isfinite(value)
-
-
-def number_of(value: Any) -> float | None:
-    """A number of a line; None for what is none, such as a text."""
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    return _NUMBERS.get(value) if value is None or isinstance(value, str) else None
 
 
 def _filter(names: Sequence[str]) -> Callable[[str], bool]:
@@ -384,7 +388,7 @@ def _filter(names: Sequence[str]) -> Callable[[str], bool]:
 
     def wants(metric: str) -> bool:
         if metric not in known:
-            known[metric] = any(fnmatch.fnmatchcase(metric, name) for name in names)
+            known[metric] = any(metric == name or fnmatch.fnmatchcase(metric, name) for name in names)
         return known[metric]
 
     return wants
@@ -392,15 +396,11 @@ def _filter(names: Sequence[str]) -> Callable[[str], bool]:
 
 def _names(layout: Layout, attempts: Mapping[str, int]) -> list[str]:
     """The names of all metrics of these jobs."""
-    found: dict[str, None] = {}
+    found: set[str] = set()
     for job, last in attempts.items():
-        for number in range(last, 0, -1):
-            before = len(found)
-            for lines in MetricsFile(layout.attempt(job, number).directory).blocks():
-                for line in lines:
-                    found.update(dict.fromkeys(line.keys() - NOT_METRICS))
-                if len(found) > _MOST_NAMES:
-                    return sorted(found)
-            if len(found) > before:
-                break
+        of_job = JobMetrics(layout.job_dir(job))
+        of_job.read(last)
+        found.update(of_job.series)
+        if len(found) > MOST_NAMES:
+            break
     return sorted(found)

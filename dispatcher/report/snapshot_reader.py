@@ -28,7 +28,7 @@ from dispatcher.report import attempts
 from dispatcher.report.inputs import NewerInputs
 from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
-from dispatcher.report.metrics import NOT_METRICS, LastLines, number_of
+from dispatcher.report.metric_lines import NOT_METRICS, LastLines, number_of
 from dispatcher.report.ran import RanWith
 from dispatcher.report.refusals import open_refusals
 from dispatcher.report.silence import silent_for_s

@@ -125,14 +125,6 @@ class MetricsLog:
         files.replace_file(self.path, "".join(f"{line}\n" for line in lines).encode())
 
 
-def read_metrics(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The complete lines of a metrics file, with NaN and infinities as numbers."""
-    return [
-        {key: _number(value) for key, value in json.loads(line).items()}
-        for line in _complete(Path(path).read_text(encoding="utf-8"))
-    ]
-
-
 def json_number(value: float) -> float | str:
     """`value`, or its name if it is NaN or infinite."""
     if math.isfinite(value):

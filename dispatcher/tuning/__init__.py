@@ -14,7 +14,7 @@ A step (tuner).
    again at 1. Otherwise the entries, the records of the jobs and the parameters of the trials are written in one
    transaction: a trial exists as a whole or not at all, and each number once.
 
-Halving (rungs, halving). Before 1, a tuner reads what the running trials have reported (metric_files). At each rung it
+Halving (rungs, halving). Before 1, a tuner reads what the running trials have reported (rungs). At each rung it
 decides under the lock, by the values that the journal has at that rung, and journals the decision. A trial that does
 not go on gets the desired state `done`, which people cannot ask for: its pod, or whoever finds that its pod is dead,
 stops the attempt as for any other desired state, and records `pruned`. It has that state only in the attempt that was

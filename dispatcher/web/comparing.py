@@ -96,7 +96,7 @@ def compare(
             continue
         pending += not found.is_whole
         read.append((job, values, found))
-    names = list(dict.fromkeys(name for _, _, file in read for name in file.series))
+    names = list(dict.fromkeys(name for _, _, file in read for name in file.names))
     if metric is not None and metric not in names and read and not pending:
         raise UsageError(f"no job of these has the metric {metric!r}{nearest(metric, names)}")
     if not read and unread:
@@ -104,11 +104,10 @@ def compare(
     groups: dict[tuple[Hashable, ...], list[tuple[str, Series]]] = {}
     of_groups: dict[tuple[Hashable, ...], tuple[Any, ...]] = {}
     for job, values, file in read:
-        series = file.series.get(metric or "")
+        series = None if metric is None else file.series(metric)
         if series is None:
             without += metric is not None
             continue
-        series.sort()
         key = tuple(map(identity, values))
         groups.setdefault(key, []).append((job, series))
         of_groups[key] = values
@@ -174,7 +173,7 @@ def _few(series: Series, width: int) -> Sequence[float]:
 
 
 def _at_steps(jobs: list[tuple[str, Series]], steps: Sequence[float]) -> list[list[float]]:
-    """The values at each step; of a step that a job has logged twice, the last."""
+    """The values at each step."""
     values: list[list[float]] = [[] for _ in steps]
     for _, series in jobs:
         if not series.x:

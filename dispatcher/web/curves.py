@@ -1,4 +1,4 @@
-"""The metrics of attempts: read as far as they have grown, and given with as many points as pixels.
+"""The metrics of jobs: read as far as they have grown, and given with as many points as pixels.
 
 Of the points under one pixel the smallest and the largest value are given, so that a spike of one step stays visible.
 NaN and infinity are no points; where they were is told apart. For one thread.
@@ -9,54 +9,36 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import os
-import time
 from array import array
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import StateError
-from dispatcher.report.metrics import BLOCK, MOST_BYTES, NOT_METRICS, metrics_source, number_of
+from dispatcher.report import metrics
 from dispatcher.web.logs import open_log
 
 STEP: Final = "step"
-# So many files are kept as read, and so many points of all of them.
+# So many jobs are kept as read, and so many points of all of them, which take 50 bytes each.
 _KEPT: Final = 256
-_KEPT_POINTS: Final = 20_000_000
+_KEPT_POINTS: Final = 8_000_000
 _MOST_NAMES: Final = 200
 _LONGEST_NAME: Final = 200
 
 
 class Series:
-    """One metric of an attempt, in the order of its steps."""
+    """One metric of a job, in the order of its steps; `nan` are the steps at which it has no finite value."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: metrics.Series | None = None) -> None:
         self.x = array("d")
         self.y = array("d")
-        # Where the value was no number.
         self.nan = array("d")
-        self._is_sorted = True
-
-    def add(self, x: float, y: float) -> None:
-        if not math.isfinite(y):
-            if self.nan and x < self.nan[-1]:
-                self._is_sorted = False
-            self.nan.append(x)
-            return
-        if self.x and x < self.x[-1]:
-            self._is_sorted = False
-        self.x.append(x)
-        self.y.append(y)
-
-    def sort(self) -> None:
-        """Bring the points into the order of their steps: a job may have logged some of them twice."""
-        if not self._is_sorted:
-            order = sorted(range(len(self.x)), key=self.x.__getitem__)
-            self.x = array("d", [self.x[place] for place in order])
-            self.y = array("d", [self.y[place] for place in order])
-            self.nan = array("d", sorted(self.nan))
-            self._is_sorted = True
+        for step, value in zip(read.steps, read.values, strict=True) if read is not None else ():
+            if math.isfinite(value):
+                self.x.append(step)
+                self.y.append(value)
+            else:
+                self.nan.append(step)
 
     def between(self, x: float) -> float | None:
         """The value at x on a straight line between two points; None outside of them, and where a NaN is between."""
@@ -79,84 +61,77 @@ class Series:
 
 
 class MetricFile:
-    """What was read of one file."""
+    """The metrics of a job up to an attempt, as far as they were read."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self.path, self._parser = metrics_source(directory)
-        self.series: dict[str, Series] = {}
-        self.size = 0
-        self.offset = 0
-        self._inode = 0
-        self._first = b""
+        self._last = int(directory.name)
+        self._read = metrics.JobMetrics(directory.parent, open_file=open_log, most_names=_MOST_NAMES)
+        self._series: dict[str, Series] = {}
+        self._version: object = None
+
+    def read(self, until_s: float) -> None:
+        """Read what was added, until that moment of the monotonic clock. Raises StateError for what cannot be read."""
+        self._read.read(self._last, until_s)
+        for part in self._read.parts:
+            if part.failure:
+                raise StateError(f"{part.path} {part.failure}")
+        if self._version != self._read.version:
+            self._version, self._series = self._read.version, {}
+
+    @property
+    def is_there(self) -> bool:
+        return any(part.is_there for part in self._read.parts)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all lines were read that the file has, or as many as are ever read; the last may be unfinished."""
-        return self.offset >= min(self.size, MOST_BYTES)
+        """Whether all lines were read, or as many as are ever read; the last one may be unfinished."""
+        return all(part.is_whole for part in self._read.parts)
+
+    @property
+    def is_cut(self) -> bool:
+        return any(part.is_cut for part in self._read.parts)
+
+    @property
+    def bytes(self) -> tuple[int, int]:
+        """How many were read, and of how many."""
+        parts = self._read.parts
+        size = sum(part.offset if part.is_whole and not part.is_cut else part.size for part in parts)
+        return sum(part.offset for part in parts), size
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name in self._read.series if len(name) <= _LONGEST_NAME]
 
     @property
     def points(self) -> int:
-        return sum(len(one.x) for one in self.series.values())
+        return sum(map(len, self._read.series.values()))
 
-    def read(self, until_s: float) -> None:
-        """Read what was added, until that moment of the monotonic clock. Raises OSError, and StateError for a link."""
-        with open_log(self.path, below=self._directory.parent) as file:
-            found = os.fstat(file.fileno())
-            first = os.pread(file.fileno(), 256, 0)
-            is_other = found.st_ino != self._inode or found.st_size < self.offset or not first.startswith(self._first)
-            if is_other:
-                self.series, self.offset = {}, 0
-                self.path, self._parser = metrics_source(self._directory)
-            self._inode, self.size, self._first = found.st_ino, found.st_size, first
-            while not self.is_whole:
-                data = os.pread(file.fileno(), BLOCK, self.offset)
-                length = data.rfind(b"\n") + 1
-                if not length and len(data) < BLOCK:
-                    # It is still being written.
-                    self.size = self.offset
-                    break
-                # What has no end within a block is no metrics, and is skipped.
-                length = length or len(data)
-                self._add(data[:length])
-                self.offset += length
-                if time.monotonic() > until_s:
-                    break
+    @property
+    def left_out(self) -> list[str]:
+        """What does not count or was not read, for people."""
+        told = metrics.Metrics()
+        self._read.tell(told)
+        return told.faults()
 
-    def _add(self, data: bytes) -> None:
-        series = self.series
-        for values in self._parser.parse(data):
-            # Jobs write this file: one bad line must not hide the others.
-            if values is None:
-                continue
-            step = float(values[STEP])
-            for name, value in values.items():
-                number = value if type(value) is float else number_of(value)
-                if number is None or name in NOT_METRICS:
-                    continue
-                one = series.get(name)
-                if one is None:
-                    if len(series) >= _MOST_NAMES or len(name) > _LONGEST_NAME:
-                        continue
-                    one = series[name] = Series()
-                one.add(step, number)
+    def series(self, name: str) -> Series | None:
+        """The points of a metric; None where the job has none."""
+        if name not in self._series and name in self._read.series:
+            self._series[name] = Series(self._read.series[name])
+        return self._series.get(name)
 
 
 class MetricFiles:
-    """The files that were asked for last."""
+    """The jobs that were asked for last, by the directory of an attempt."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[Path, MetricFile] = OrderedDict()
 
     def read(self, directory: Path, until_s: float) -> MetricFile | None:
-        """The metrics of an attempt as far as they were read until then; None when it has none."""
+        """The metrics of a job up to an attempt, as far as they were read until then; None when it has none."""
         found = self._files.pop(directory, None) or MetricFile(directory)
-        try:
-            found.read(until_s)
-        except (FileNotFoundError, NotADirectoryError):
+        found.read(until_s)
+        if not found.is_there:
             return None
-        except OSError as error:
-            raise StateError(f"{found.path} cannot be read: {error.strerror}") from error
         self._files[directory] = found
         while len(self._files) > 1 and (
             len(self._files) > _KEPT or sum(one.points for one in self._files.values()) > _KEPT_POINTS
@@ -168,27 +143,30 @@ class MetricFiles:
 def curves(file: MetricFile | None, width: int, names: tuple[str, ...] = ()) -> dict[str, Any]:
     """All metrics of a file, or those that are named, with at most `width` points each.
 
-    `read` of `bytes` says how much of the file is in it, `is_cut` that no more of it is ever read.
+    `read` of `bytes` says how much of the files is in it, `is_cut` that no more of them is ever read, `left_out` what
+    does not count or cannot be read.
     """
     if file is None:
-        return {"names": [], "x_name": STEP, "series": {}, "bytes": None, "read": 0, "is_cut": False}
-    chosen = [name for name in names if name in file.series] if names else list(file.series)
+        return {"names": [], "x_name": STEP, "series": {}, "bytes": None, "read": 0, "is_cut": False, "left_out": []}
+    known = file.names
+    chosen = [name for name in names if name in known] if names else known
     # So that the answer keeps its bound, whatever the number of metrics.
     width = max(2, min(width, 12_000 // max(1, len(chosen))))
-    series = {name: points(file.series[name], width) for name in chosen}
+    series = {name: points(one, width) for name in chosen if (one := file.series(name)) is not None}
+    read, size = file.bytes
     return {
-        "names": list(file.series),
+        "names": known,
         "x_name": STEP,
         "series": series,
-        "bytes": file.size,
-        "read": file.offset,
-        "is_cut": file.is_whole and file.size > MOST_BYTES,
+        "bytes": size,
+        "read": read,
+        "is_cut": file.is_cut,
+        "left_out": file.left_out,
     }
 
 
 def points(series: Series, width: int) -> dict[str, Any]:
     """At most `width` points: where they begin, and the smallest and the largest value of each."""
-    series.sort()
     x, y = series.x, series.y
     nan = series.nan
     found: dict[str, Any] = {"count": len(x) + len(nan), "nan": _thinned(nan, width), "nan_count": len(nan)}

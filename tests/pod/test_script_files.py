@@ -11,7 +11,7 @@ import pytest
 from fleet import Fleet, wait_until
 
 from dispatcher.api import Workspace
-from dispatcher.tuning.metric_files import MetricFiles
+from dispatcher.tuning.rungs import RungValues
 
 # Nothing of it is for the dispatcher.
 SCRIPT = """
@@ -87,7 +87,7 @@ def test_results_and_metrics_of_a_script_without_an_edit(lab: Fleet) -> None:
     assert points(lab, "json") == points(lab, "csv") == ([1, 2, 3], LOSSES, [1, 1, 1])
     # An empty cell is no value.
     assert points(lab, "csv", "val_loss")[0] == [1, 3]
-    rungs = MetricFiles(Workspace(lab.root).layout, "loss", [2, 3])
+    rungs = RungValues(Workspace(lab.root).layout, "loss", [2, 3])
     assert [one.value for one in rungs.reached("json", 1)] == LOSSES[1:]
     assert [one.value for one in rungs.reached("csv", 1)] == LOSSES[1:]
     assert "without" not in lab.run("results") + lab.run("status")

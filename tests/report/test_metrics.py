@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 
 import pytest
 
 from dispatcher.api import Workspace
 from dispatcher.errors import UsageError
-from dispatcher.report.metrics import LastLines
+from dispatcher.report.metric_lines import LastLines
+from dispatcher.report.metrics import JobMetrics, Metrics, read_metrics
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -130,6 +132,80 @@ def test_a_file_without_end_is_read_in_part_and_named(lab):
     assert lab.metrics().incomplete == {str(endless / "metrics.jsonl"): why, str(pipe): "cannot be read: no plain file"}
     with pytest.raises(UsageError, match=r"no job has a metric 'bpc'.*of which only the first 256 MiB"):
         lab.metrics(names="bpc")
+
+
+def test_values_that_were_recorded_again_are_told(lab):
+    path = begin(lab, "a", 1) / "metrics.jsonl"
+    path.write_text(
+        "".join(json.dumps({"step": step, "loss": loss}) + "\n" for step, loss in ((1, 1), (2, 17), (2, 7)))
+    )
+    other = begin(lab, "a", 2) / "metrics.jsonl"
+    other.write_text('{"step": 2, "loss": 5}\n')
+    metrics = lab.metrics()
+    assert [list(one.values) for one in metrics] == [[1.0, 5.0]]
+    assert metrics.overwritten == {str(path): 2}
+    assert metrics.faults() == [f"2 values recorded again by a later line or attempt, and left out: {path}"]
+
+
+def test_a_file_that_is_cut_and_grows_again_is_read_from_its_begin(lab):
+    """Also where it begins with the same lines, has become longer than it was, or is another file."""
+    path = begin(lab, "a", 1) / "metrics.jsonl"
+    same = "".join(json.dumps({"step": step, "loss": 0.0}) + "\n" for step in range(100))
+    read = JobMetrics(lab.layout.job_dir("a"))
+
+    def values(text):
+        path.write_text(text)
+        read.read(1)
+        return read.series["loss"].values.tolist()
+
+    assert values(same + '{"step": 100, "loss": 1}\n') == [0.0] * 100 + [1.0]
+    assert values(same + '{"step": 100, "loss": 2}\n{"step": 101, "loss": 3}\n') == [0.0] * 100 + [2.0, 3.0]
+    assert values('{"step": 1, "loss": 4}\n') == [4.0]
+    path.unlink()
+    read.read(1)
+    assert not read.series
+    assert values('{"step": 1, "loss": 5}\n{"step": 2, "lo') == [5.0]
+    with open(path, "a") as file:
+        file.write('ss": 6}\n')
+    read.read(1)
+    assert read.series["loss"].values.tolist() == [5.0, 6.0]
+
+
+def values_of(series):
+    return {one.metric: list(zip(one.attempts, one.steps, one.values, strict=True)) for one in series}
+
+
+def test_what_grows_in_parts_is_as_if_it_were_read_at_once(lab):
+    """A reader that follows, whatever was written between two looks, has what one has that reads once."""
+    directory = begin(lab, "a", 1)
+    begin(lab, "a", 2)
+    generator = random.Random(3)
+    follower = JobMetrics(lab.layout.job_dir("a"))
+    for turn in range(60):
+        number = 1 if turn < 30 else 2
+        line = {"step": generator.randrange(40), generator.choice(("loss", "eval")): turn}
+        text = json.dumps(line) + "\n" if generator.random() < 0.9 else "x" * (3 << 19) + "\n"
+        cut = generator.randrange(len(text))
+        for part in (text[:cut], text[cut:]):
+            with open(directory.parent / str(number) / "metrics.jsonl", "a") as file:
+                file.write(part)
+            follower.read(number)
+            once = read_metrics(lab.layout, {"a": number})
+            told = Metrics()
+            follower.tell(told)
+            assert values_of(follower.series.values()) == values_of(once)
+            assert told.faults() == once.faults()
+
+
+def test_flags_large_numbers_and_names_of_columns_are_metrics(lab):
+    path = begin(lab, "a", 1) / "metrics.jsonl"
+    names = ("flag", "large", "value", "损失", "loss, total", "loss[0]", "")
+    lines = [{"step": 1, **dict(zip(names, (True, 10**400, 3, 4, 5, 6, 7), strict=True))}, {"step": 2}]
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    found = {one.metric: one.values[0] for one in lab.metrics()}
+    assert found == dict(zip(names, (1.0, math.inf, 3.0, 4.0, 5.0, 6.0, 7.0), strict=True))
+    assert [one.metric for one in lab.metrics(names="loss[0]")] == ["loss[0]"]
+    assert lab.metrics().to_pandas()["metric"].tolist() == list(names)
 
 
 def test_long_frames(lab):

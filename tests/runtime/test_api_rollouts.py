@@ -22,6 +22,7 @@ import pytest
 from fleet import wait_until
 from model_server import Asked, Handler, Server, answer, completion, serving, troubled
 from small_disks import small_disk_at
+from written_metrics import read_metrics
 
 from dispatcher import contract
 from dispatcher.errors import ConfigError, RequestError, StorageError, SupersededError
@@ -32,7 +33,6 @@ from dispatcher.runtime.http_api.pace import Pace
 from dispatcher.runtime.http_api.responses import Answer, Responses
 from dispatcher.runtime.jobs.api_prompts import ApiPrompts
 from dispatcher.runtime.launching import make_job
-from dispatcher.runtime.metrics import read_metrics
 
 pytestmark = pytest.mark.demo
 

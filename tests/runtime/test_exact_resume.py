@@ -23,8 +23,7 @@ from tiny_runs import (
     tiny_entry,
 )
 from tiny_training import made
-
-from dispatcher.runtime.metrics import read_metrics
+from written_metrics import read_metrics
 
 HERE = Path(__file__).parent
 # Single steps and blocks of them have the same bits, but not with all of kept_programs.FLAGS.

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from written_metrics import read_metrics
 
 from dispatcher import contract
 from dispatcher.errors import StorageError, UsageError
 from dispatcher.runtime.execution import local
-from dispatcher.runtime.metrics import MetricsLog, read_metrics
+from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.wandb_log import WandbLog
 
 

@@ -14,9 +14,9 @@ import pytest
 from flax import nnx
 from tiny_runs import Attempt, assert_same_bits, free_port, metric_lines, one_of_two, tiny_entry
 from tiny_training import Tiny, made
+from written_metrics import read_metrics
 
 from dispatcher.errors import CheckpointError, ConfigError
-from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training import trainer as trainer_module
 from dispatcher.runtime.training.policy import Policy
 

@@ -14,6 +14,7 @@ import optax
 import pytest
 from flax import nnx
 from tiny_training import Tiny, made, text
+from written_metrics import read_metrics
 
 from dispatcher.errors import BatchSizeError, CheckpointError, ConfigError, DispatcherError
 from dispatcher.runtime.configuration import to_dict
@@ -21,7 +22,6 @@ from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs import batch_size_finder
 from dispatcher.runtime.jobs.checkpointed import manager_at
 from dispatcher.runtime.language.tokens import TokenWindows
-from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.probe import JobProbe
 from dispatcher.runtime.training.config import Microbatching, TrainingConfig
 from dispatcher.runtime.training.loop import BEST_NAME

@@ -19,11 +19,10 @@ from dispatcher.errors import StateError
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
-from dispatcher.tuning import metric_files
+from dispatcher.tuning import rungs as rungs_module
 from dispatcher.tuning import tuner as tuner_module
 from dispatcher.tuning.halving import Halving
-from dispatcher.tuning.metric_files import MetricFiles
-from dispatcher.tuning.rungs import Rungs
+from dispatcher.tuning.rungs import Rungs, RungValues
 from dispatcher.tuning.trials import Status, best_of
 from dispatcher.tuning.tuner import Tuner
 from dispatcher.tuning.writing import Writer
@@ -99,7 +98,7 @@ def test_metrics_are_read_once_as_they_grow(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     attempt = layout.attempt("a", 1).directory
     attempt.mkdir(parents=True)
-    files = MetricFiles(layout, "val_loss", [10, 20, 40])
+    files = RungValues(layout, "val_loss", [10, 20, 40])
 
     def found() -> list[tuple[int, float, float | None]]:
         return [(one.rung, one.step, one.value) for one in files.reached("a", 1)]
@@ -113,16 +112,28 @@ def test_metrics_are_read_once_as_they_grow(tmp_path: Path) -> None:
     report(layout, "a", 1, at(19, 0.4), at(45, math.nan), at(50, 0.1))
     assert found() == [(10, 11, 0.5), (20, 45, None), (40, 45, None)]
     read = os.stat(attempt / "metrics.jsonl").st_size
-    assert files._files["a"].offset == read
+    assert files._read["a"].parts[0].offset == read
     # An attempt that resumes begins with a file of its own.
     layout.attempt("a", 2).directory.mkdir()
     report(layout, "a", 2, at(10, 0.7))
     assert [(one.rung, one.value) for one in files.reached("a", 2)] == [(10, 0.7)]
-    # It is replaced by one that is shorter.
+    # It is replaced by one that is shorter, so that it goes on where the first attempt was at step 19.
     temporary = layout.attempt("a", 2).directory / "new"
     temporary.write_text(json.dumps(at(21, 0.6)) + "\n")
     temporary.replace(layout.attempt("a", 2).directory / "metrics.jsonl")
-    assert [(one.rung, one.value) for one in files.reached("a", 2)] == [(10, 0.7), (20, 0.6)]
+    assert [(one.rung, one.value) for one in files.reached("a", 2)] == [(10, 0.5), (20, 0.6)]
+
+
+def test_a_trial_is_judged_by_the_values_that_count(tmp_path: Path) -> None:
+    """A training that was rewound, and one whose next attempt goes on behind a rung."""
+    layout = Layout(tmp_path)
+    for number in (1, 2):
+        layout.attempt("a", number).directory.mkdir(parents=True)
+    report(layout, "a", 1, at(10, 17.0), at(20, 16.0), at(10, 7.0))
+    values = RungValues(layout, "val_loss", [10, 20, 40])
+    assert [(one.rung, one.value) for one in values.reached("a", 1)] == [(10, 7.0)]
+    report(layout, "a", 2, at(11, 6.0), at(20, 5.0))
+    assert [(one.rung, one.value) for one in values.reached("a", 2)] == [(10, 7.0), (20, 5.0)]
 
 
 def test_a_table_that_a_method_names_and_that_is_written_anew_with_another_heading(tmp_path: Path) -> None:
@@ -130,7 +141,7 @@ def test_a_table_that_a_method_names_and_that_is_written_anew_with_another_headi
     attempt = layout.attempt("a", 1).directory
     attempt.mkdir(parents=True)
     (attempt / "script-outputs.json").write_text('{"metrics": {"path": "log.csv"}}')
-    files = MetricFiles(layout, "val_loss", [2, 4])
+    files = RungValues(layout, "val_loss", [2, 4])
     assert files.reached("a", 1) == []
     (attempt / "log.csv").write_text("step,loss\n1,9\n2,8\n")
     assert files.reached("a", 1) == []
@@ -146,7 +157,7 @@ def test_an_attempt_without_its_directory_or_with_a_pipe_in_place_of_metrics_sto
 ) -> None:
     """On a network filesystem names are fetched first."""
     network = Mount("/", "nfs4", "server:/", "")
-    for module in (metric_files, tuner_module):
+    for module in (rungs_module, tuner_module):
         monkeypatch.setattr(module, "mount_of", lambda _: network)
     tuner = running(lab)
     shutil.rmtree(lab.layout.attempt("s_0000", 1).directory)
@@ -187,7 +198,7 @@ def test_without_metrics_the_progress_counts(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     paths = layout.attempt("a", 1)
     paths.directory.mkdir(parents=True)
-    files = MetricFiles(layout, "val_loss", [10, 20, 40])
+    files = RungValues(layout, "val_loss", [10, 20, 40])
     for step, value in ((9, 3.0), (12, 2.0), (25, None)):
         paths.progress.write_text(json.dumps({"step": step, "of": 100, "metrics": {"val_loss": value}}))
         found = [(one.rung, one.step, one.value) for one in files.reached("a", 1)]
@@ -342,7 +353,8 @@ def test_a_preempted_trial_is_judged_when_it_runs_again(lab: Lab) -> None:
     lab.start("s_0001")
     report(lab.layout, "s_0001", 2, at(12, 0.4))
     tuner.step()
-    assert decisions(lab)[-1] == (1, 10, 0.4, False)
+    # The second attempt goes on behind step 10.
+    assert decisions(lab)[-1] == (1, 10, 0.5, False)
     assert desired(lab)[1] == "done"
 
 

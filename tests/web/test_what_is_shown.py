@@ -247,6 +247,28 @@ def test_a_spike_of_one_step_stays_and_nan_is_told(serve, lab):
     assert web.get("/api/jobs/fft_greek_s1/metrics").json["names"] == ["acc"]
 
 
+def test_the_page_shows_what_the_command_line_counts(serve, lab):
+    """A script that goes on in its second attempt without a copy, and was rewound there."""
+    job = "fft_greek_s1"
+    lab.put(job, "queued")
+    lab.put(job, "running")
+    steps = {1: range(60), 2: [*range(50, 80), *range(70, 100)]}
+    for number, of_attempt in steps.items():
+        lines = [json.dumps({"step": step, "loss": number * step}) + "\n" for step in of_attempt]
+        (lab.attempt(job, number) / "metrics.jsonl").write_text("".join(lines))
+    (counted,) = lab.workspace.metrics(job)
+    web = serve()
+    found = web.get(f"/api/jobs/{job}/metrics?width=1000").json
+    loss = found["series"]["loss"]
+    assert loss["x"] == counted.steps.tolist() == list(range(100))
+    assert loss["min"] == counted.values.tolist() == [float(step if step < 50 else 2 * step) for step in range(100)]
+    assert found["left_out"] == lab.workspace.metrics(job).faults() != []
+    (group,) = web.get(f"/api/compare?jobs={job}&metric=loss&width=1000").json["groups"]
+    assert group["mean"] == loss["min"]
+    first = web.get(f"/api/jobs/{job}/metrics?width=1000&attempt=1").json["series"]["loss"]
+    assert first["min"] == list(range(60))
+
+
 def test_lines_of_metrics_count_that_a_script_of_ones_own_has_written(serve, lab):
     path = lab.attempt("fft_greek_s1") / "metrics.jsonl"
     values = (1.0, math.nan, math.inf, None, 5.0)

@@ -12,7 +12,8 @@ import msgspec
 
 from dispatcher.base.times import parse_time
 from dispatcher.report import attempts
-from dispatcher.report.metrics import Series, metrics_source, read_metrics
+from dispatcher.report.metric_lines import metrics_source
+from dispatcher.report.metrics import Series, read_metrics
 from dispatcher.report.results.rows import Results
 from dispatcher.run_state import journal
 from dispatcher.run_state.states import Record

@@ -11,8 +11,7 @@ import sys
 from typing import Any
 
 from small_trainings import Classification, arrays, trained
-
-from dispatcher.runtime.metrics import read_metrics
+from written_metrics import read_metrics
 
 
 class Told(Classification):

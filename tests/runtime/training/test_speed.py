@@ -13,8 +13,8 @@ import jax
 import pytest
 from flax import nnx
 from small_trainings import CLASSES, FEATURES, Classification, made
+from written_metrics import read_metrics
 
-from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training import loop, surroundings
 from dispatcher.runtime.training.speed import Stopwatch
 

@@ -18,9 +18,9 @@ from flax import nnx
 from pages import class_of_page
 from small_trainings import CLASSES, FEATURES, Classification, Classifier, Weighted, arrays, made, samples, trained
 from tiny_runs import environment
+from written_metrics import read_metrics
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.metrics import read_metrics
 from dispatcher.runtime.training.data import Arrays, read_batch
 from dispatcher.runtime.training.order import rows_at
 from dispatcher.runtime.training.trainer import Trainer

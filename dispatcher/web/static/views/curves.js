@@ -82,7 +82,7 @@ export class Curves {
     const toggle = () => go(same(this.query, { log: this.#isLog ? null : "1" }), { replace: true });
     const log = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#isLog, onchange: toggle }), "logarithmic");
     const figures = names.map((name) => this.#figure(name, data.series[name]));
-    return section("curves", "Curves", h("div", { class: "choices" }, log), problem(error), h("div", { class: "curves" }, figures), data.read < data.bytes && empty(data.is_cut ? `only the first ${bytes(data.read)} of ${bytes(data.bytes)} are read` : `${bytes(data.read)} of ${bytes(data.bytes)} read …`));
+    return section("curves", "Curves", h("div", { class: "choices" }, log), problem(error), h("div", { class: "curves" }, figures), data.read < data.bytes && empty(data.is_cut ? `only the first ${bytes(data.read)} of ${bytes(data.bytes)} are read` : `${bytes(data.read)} of ${bytes(data.bytes)} read …`), data.left_out.length > 0 && empty(data.left_out.join("; ")));
   }
 
   #figure(name, series) {

@@ -213,4 +213,10 @@ def test_wandb_has_a_run_per_job(lab, tmp_path, capsys, monkeypatch):
         file.write('{"step": 30, "loss": 1}\n')
     assert export(lab, capsys, *words) == "project p: 1 run written, 0 unchanged\n"
     (path,) = (tmp_path / "wb" / "wandb").glob("offline-run-*/*.wandb")
-    assert [row["_step"] for row in history(path)] == [1, 20, 30]
+    assert [row["_step"] for row in history(path)] == [1, 20, 30] and identity in path.name
+    # Rewound: W&B would not take step 20 again, so this is another run.
+    with open(lab.layout.attempt("a", 1).metrics, "a") as file:
+        file.write('{"step": 20, "loss": 7}\n')
+    assert "1 run written" in export(lab, capsys, *words)
+    (path,) = (tmp_path / "wb" / "wandb").glob("offline-run-*/*.wandb")
+    assert [(row["_step"], row["loss"]) for row in history(path)] == [(1, 3.0), (20, 7.0)] and identity not in path.name

@@ -7,7 +7,9 @@ import math
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,24 +183,51 @@ def init(**options):
 """
 
 
-def test_weights_and_biases_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[Any]]]:
+    """A stand-in of W&B's package, and what it was told."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "wandb.py").write_text(FAKE_WANDB)
     monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     monkeypatch.setenv("FAKE_WANDB_LOG", str(tmp_path / "said"))
     # Another test of this process may have imported the real one.
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    yield lambda: [json.loads(line) for line in (tmp_path / "said").read_text().splitlines()]
+    sys.modules.pop("wandb", None)
+
+
+def test_weights_and_biases_goes_on_in_the_same_run(tmp_path: Path, said: Callable[[], list[Any]]) -> None:
     spec = local(tmp_path, "run", "project")
     for attempt in (1, 2):
         sink = WandbLog(spec)
         with MetricsLog(tmp_path / str(attempt), sinks=(sink,)) as log:
             log.log(attempt, {"loss": 0.5})
         sink.close()
-    sys.modules.pop("wandb")
-    said = [json.loads(line) for line in (tmp_path / "said").read_text().splitlines()]
-    assert said[1:3] == [[1, {"loss": 0.5}], "finished"] and said[4:] == [[2, {"loss": 0.5}], "finished"]
-    assert said[0] == said[3]
-    assert (said[0]["project"], said[0]["name"], said[0]["resume"]) == ("project", "run", "allow") and said[0]["id"]
+    first, *logged, finished, second, again, _ = said()
+    assert (logged, finished, again) == ([[1, {"loss": 0.5}]], "finished", [2, {"loss": 0.5}])
+    assert first == second
+    assert (first["project"], first["name"], first["resume"]) == ("project", "run", "allow") and first["id"]
+
+
+def test_weights_and_biases_gets_a_new_run_where_a_training_was_rewound(
+    tmp_path: Path, said: Callable[[], list[Any]]
+) -> None:
+    """Not where an attempt resumes and trains the same steps again, a NaN among them."""
+    spec = local(tmp_path, "run", "project")
+    values = {1: 0.5, 2: math.nan, 3: 0.25}
+    for resumed, changed in ((0, {}), (1, {}), (1, {3: 9.0, 4: 8.0})):
+        sink = WandbLog(spec)
+        with MetricsLog(tmp_path / "1", resumed_step=resumed, sinks=(sink,)) as log:
+            for step, value in (values | changed).items():
+                if step > resumed:
+                    log.log(step, {"loss": value})
+        sink.close()
+    first, *one, _, second, _, third, _, fourth, two, three, four, five, _ = said()
+    assert [step for step, _ in one] == [1, 2, 3], "the second attempt sends nothing that the run has"
+    assert first["id"] == second["id"] == third["id"] != fourth["id"]
+    assert [two, four, five] == [[1, {"loss": 0.5}], [3, {"loss": 9.0}], [4, {"loss": 8.0}]]
+    assert three[0] == 2 and math.isnan(three[1]["loss"])
+    assert spec.result_path("wandb_id").read_text() == fourth["id"]
 
 
 @pytest.mark.skipif("wandb" in sys.modules, reason="wandb is imported already")

@@ -12,12 +12,19 @@ from dispatcher.errors import StateError
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Of which job, workspace and content an exported run is; `place` is where it lies."""
+    """Of which job, workspace and content an exported run is; `place` is where it lies.
+
+    Of a run that takes no step twice: its last step, a digest of the history up to it, and how many runs came before
+    because their history was written again.
+    """
 
     workspace: str
     job_id: str
     fingerprint: str
     place: str = ""
+    last_step: int = -1
+    history: str = ""
+    replaced: int = 0
 
 
 def read_mark(path: Path, workspace: str, job_id: str) -> Mark | None:

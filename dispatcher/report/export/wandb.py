@@ -1,7 +1,8 @@
 """Runs on Weights & Biases, one per job: history of the metrics, configuration and summary.
 
 A run's id derives from the workspace and the job. Offline, a run is a directory that `wandb sync` uploads: a newer
-export replaces it. Online, W&B takes no step twice: only steps after the last one that it has are sent.
+export replaces it. Online, W&B takes no step twice: only steps after the last one that it has are sent. Where a job
+was rewound or started anew, so that its history is another one, it becomes another run, in both cases.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,11 +21,14 @@ from dispatcher.report.export.runs import Run
 from dispatcher.report.results.frames import library
 
 _MARKS: Final = "dispatcher-exports"
+_TIMES: Final = frozenset({"_timestamp", "wall_s"})
+_Row = tuple[int, dict[str, float]]
 
 
-def run_id(workspace: str, job_id: str) -> str:
-    """The id of a job's run: the same whenever and from wherever it is exported."""
-    return hashlib.blake2b(f"{workspace}\0{job_id}".encode(), digest_size=8).hexdigest()
+def run_id(workspace: str, job_id: str, replaced: int = 0) -> str:
+    """The id of a job's run after so many others: the same whenever and from wherever it is exported."""
+    number = f"\0{replaced}" if replaced else ""
+    return hashlib.blake2b(f"{workspace}\0{job_id}{number}".encode(), digest_size=8).hexdigest()
 
 
 class WandbExport:
@@ -44,8 +48,8 @@ class WandbExport:
 
     def export(self, run: Run) -> bool:
         """Write the run; whether there was anything new."""
-        identity = run_id(self._workspace, run.job_id)
-        mark_path = self._directory / "wandb" / _MARKS / f"{self._project}-{identity}.json"
+        name = run_id(self._workspace, run.job_id)
+        mark_path = self._directory / "wandb" / _MARKS / f"{self._project}-{name}.json"
         known = read_mark(mark_path, self._workspace, run.job_id)
         mode = "offline" if self.is_offline else "online"
         fingerprint = f"{mode} {run.fingerprint}"
@@ -55,14 +59,22 @@ class WandbExport:
             and (not self.is_offline or os.path.isdir(known.place))
         ):
             return False
+        rows = list(_history(run))
+        replaced = 0 if known is None else known.replaced + (_digest(rows, known.last_step) != known.history)
+        identity = run_id(self._workspace, run.job_id, replaced)
         if self.is_offline:
-            self._remove_earlier(identity)
+            for number in range(replaced + 1):
+                self._remove_earlier(run_id(self._workspace, run.job_id, number))
         os.makedirs(self._directory, exist_ok=True)
         try:
-            place = self._write(run, identity)
+            place = self._write(run, identity, rows)
         except self._wandb.Error as error:
             raise UsageError(f"W&B: {error} (WANDB_MODE=offline exports into files)") from error
-        mark = Mark(self._workspace, run.job_id, fingerprint, place if self.is_offline else "")
+        last_step = rows[-1][0] if rows else -1
+        mark = Mark(
+            self._workspace, run.job_id, fingerprint, place if self.is_offline else "", last_step,
+            _digest(rows, last_step), replaced,
+        )  # fmt: skip
         self._marks.append((mark_path, mark))
         return True
 
@@ -73,7 +85,7 @@ class WandbExport:
         while self._marks:
             write_mark(*self._marks.pop(0))
 
-    def _write(self, run: Run, identity: str) -> str:
+    def _write(self, run: Run, identity: str, rows: Sequence[_Row]) -> str:
         settings = self._wandb.Settings(
             console="off", disable_git=True, save_code=False, x_disable_stats=True, x_disable_meta=True, silent=True
         )
@@ -83,7 +95,7 @@ class WandbExport:
             settings=settings, reinit="finish_previous",
         )  # fmt: skip
         first = session.starting_step
-        for step, row in _history(run):
+        for step, row in rows:
             if step >= first:
                 session.log(row, step=step)
         for key, value in run.results.items():
@@ -98,7 +110,17 @@ class WandbExport:
             shutil.rmtree(place)
 
 
-def _history(run: Run) -> Iterator[tuple[int, dict[str, float]]]:
+def _digest(rows: Iterable[_Row], last_step: int) -> str:
+    """Of the metrics up to a step: times are others where an attempt was resumed."""
+    lines = [
+        [step, sorted((name, repr(row[name])) for name in row.keys() - _TIMES)]
+        for step, row in rows
+        if step <= last_step
+    ]
+    return hashlib.blake2b(repr(lines).encode(), digest_size=16).hexdigest()
+
+
+def _history(run: Run) -> Iterator[_Row]:
     """The metrics by step. W&B counts steps in integers: others are numbered, and all rows have `step`."""
     rows: dict[float, dict[str, float]] = {}
     for series in run.read_series():

@@ -38,6 +38,7 @@ _FILES_S: Final = 20.0
 # A request reads metrics for so long; what is not read by then comes with the next one.
 _READING_S: Final = 0.5
 _WIDTHS: Final = (2, 4_000)
+_X: Final = (curves.STEP, curves.WALL)
 # Smaller answers are not worth compressing, and larger ones take longer at higher levels than a tunnel needs for them.
 _WORTH_BYTES: Final = 2_000
 _BIGGEST: Final = 1 << 53
@@ -210,28 +211,29 @@ class Server:
         return StreamingResponse(blocks(), media_type="application/octet-stream", headers=headers)
 
     async def _metrics(self, request: Request) -> Response:
-        query = Query(request.query_params, "attempt", "width", "names")
-        width, names = query.count("width", 600, _WIDTHS), query.words("names")
+        query = Query(request.query_params, "attempt", "width", "names", "x")
+        width, names, x = query.count("width", 600, _WIDTHS), query.words("names"), query.one_of("x", _X)
         number, paths = await self._attempt(request, query)
 
         def read() -> dict[str, Any]:
             file = self._metric_files.read(paths.directory, time.monotonic() + _READING_S)
-            return curves.curves(file, width, names)
+            return curves.curves(file, width, names, x)
 
         found = await self._read(read, self._curves)
         return _encoded(request, encode({**self._follower.facts(), "attempt": number, **found}))
 
     async def _compare(self, request: Request) -> Response:
-        query = Query(request.query_params, "jobs", "metric", "by", "width", *_FILTER)
-        ids, metric, by = query.words("jobs"), query.text("metric"), query.keys("by")
+        query = Query(request.query_params, "jobs", "metric", "by", "x", "from", "width", *_FILTER)
+        ids, metric, by, x = query.words("jobs"), query.text("metric"), query.keys("by"), query.one_of("x", _X)
+        first = query.count("from", 0, (0, _MOST))
         wanted, width = query.filter(), query.count("width", 300, _WIDTHS)
         if len(ids) > comparing.MOST_JOBS:
             raise UsageError(f"jobs: {len(ids)} ids, at most {comparing.MOST_JOBS}")
-        chosen = await self._follower.ask(comparing.choose, ids, wanted, by)
+        chosen = await self._follower.ask(comparing.choose, ids, wanted, by, first)
         until_s = time.monotonic() + _READING_S
 
         def read() -> dict[str, Any]:
-            return comparing.compare(self._metric_files, chosen, metric, by, width, until_s)
+            return comparing.compare(self._metric_files, chosen, metric, by, x, width, until_s)
 
         found = await self._read(read, self._curves)
         return _encoded(request, encode({**self._follower.facts(), **found}))

@@ -155,6 +155,10 @@ class Columns:
             for job, entry in zip(self.jobs, map(entries.get, self.jobs), strict=True)
         )
 
+    def places_of(self, jobs: Iterable[str]) -> list[int]:
+        """The places of these jobs, each once."""
+        return [self._places[job] for job in dict.fromkeys(jobs)]
+
     def places(self, states: Iterable[State] = (), where: Where | None = None) -> Sequence[int]:
         """The places of these jobs."""
         snapshot = self._snapshot

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import bisect
+import heapq
 import math
-from collections.abc import Callable, Hashable, Sequence
+import zlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
-from dispatcher.base.values import group_label, identity
+from dispatcher.base.values import group_label
 from dispatcher.errors import StateError, UsageError, nearest
 from dispatcher.report.pivot import mean, std
 from dispatcher.report.results.rows import no_value_text
@@ -21,7 +23,8 @@ from dispatcher.web.columns import Filter, sort_key
 from dispatcher.web.curves import MetricFile, MetricFiles, Series, edges, short
 
 MOST_JOBS: Final = 200
-_MOST_GROUPS: Final = 24
+# So many groups are told apart by colour and dash.
+MOST_GROUPS: Final = 24
 # Points of all groups together.
 _POINTS: Final = 9_000
 _MOST_POINTS: Final = 4_000
@@ -31,105 +34,162 @@ _LABEL: Final = 100
 _MISSING: Final = 500
 
 
-class Chosen(msgspec.Struct, frozen=True):
-    """The jobs to compare: each with the directory of its last attempt and the values of the keys it is grouped by."""
+class Group(msgspec.Struct, frozen=True):
+    """Jobs that have the same values of the keys: `ran` of them have run, `jobs` of these are compared."""
 
-    jobs: list[tuple[str, Path, tuple[Any, ...]]]
-    # How many jobs match, if not all of them are compared.
-    total: int
-    # Jobs that have not run.
+    values: tuple[Any, ...]
+    ran: int
+    jobs: list[tuple[str, Path]]
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The jobs to compare, by group, each with the directory of its last attempt.
+
+    groups: those from number `first` on that have run, of `total_groups`.
+    not_run: jobs that match and have not run.
+    """
+
+    groups: list[Group]
+    first: int
+    total_groups: int
     not_run: int
 
+    @property
+    def cut(self) -> str:
+        """What of all that match is not compared; empty where everything is."""
+        ran, compared = sum(group.ran for group in self.groups), sum(len(group.jobs) for group in self.groups)
+        of = "of a group" if len(self.groups) == 1 else "of these groups"
+        return f"{compared:,} of the {ran:,} jobs {of} are compared, as many of each" if compared < ran else ""
 
-def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str]) -> Chosen:
-    """The jobs of these ids, else of the filter. Raises UsageError for an unknown one."""
-    records, columns = board.snapshot.records, board.columns
+
+def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], first: int = 0) -> Chosen:
+    """The jobs of these ids, else of the filter, grouped. Raises UsageError for an unknown one.
+
+    Where there are too many, as many of each group are taken, whatever their order in the manifest. Which ones goes by
+    their ids, so that a group keeps its jobs while others begin to run.
+    """
+    columns = board.columns
+    records = board.snapshot.records
     unknown = [job for job in ids if job not in records]
     if unknown:
         raise UsageError(f"unknown job {unknown[0]!r}{nearest(unknown[0], [j for j in ids if j in records])}")
-    jobs = list(dict.fromkeys(ids)) if ids else board.select(wanted)
-    for key in by:
-        columns.column(key)
-    ran = [job for job in jobs if records[job].attempt] if len(jobs) <= 10 * MOST_JOBS else _first_that_ran(board, jobs)
-    chosen = [
-        (
-            job,
-            board.layout.attempt(job, records[job].attempt).directory,
-            tuple(board.snapshot.value(job, key) for key in by),
-        )
-        for job in ran[:MOST_JOBS]
+    places = columns.places_of(ids) if ids else board.places(wanted)
+    keys = [columns.column(key) for key in by]
+    attempts = columns.column("attempt")
+    has_run = [bool(value) for value in attempts.values]
+    members: dict[tuple[int, ...], list[int]] = {}
+    for place in places:
+        if has_run[attempts.codes[place]]:
+            members.setdefault(tuple(key.codes[place] for key in keys), []).append(place)
+    values = {codes: tuple(key.values[code] for key, code in zip(keys, codes, strict=True)) for codes in members}
+    order = sorted(members, key=lambda codes: tuple(map(sort_key, values[codes])))
+    shown = order[first : first + MOST_GROUPS]
+    shares = _shares([len(members[codes]) for codes in shown], MOST_JOBS)
+    groups = [
+        Group(values[codes], len(members[codes]), _directories(board, _sample(columns.jobs, members[codes], share)))
+        for codes, share in zip(shown, shares, strict=True)
     ]
-    return Chosen(chosen, len(jobs), max(0, len(jobs) - len(ran)) if len(jobs) <= 10 * MOST_JOBS else 0)
+    return Chosen(groups, first, len(order), len(places) - sum(map(len, members.values())))
 
 
-def _first_that_ran(board: Board, jobs: Sequence[str]) -> list[str]:
-    found = []
-    for job in jobs:
-        if board.snapshot.records[job].attempt:
-            found.append(job)
-            if len(found) == MOST_JOBS:
-                break
-    return found
+def _shares(sizes: Sequence[int], most: int) -> list[int]:
+    """How many of each group, at most `most` together: the same number, and all of a group that has fewer."""
+    shares = [0] * len(sizes)
+    for rank, place in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
+        shares[place] = min(sizes[place], most // (len(sizes) - rank))
+        most -= shares[place]
+    return shares
+
+
+def _sample(jobs: Sequence[str], places: Sequence[int], number: int) -> list[str]:
+    """So many of the jobs at these places, in their order; by a hash, because neighbours are alike."""
+    if number < len(places):
+        places = sorted(heapq.nsmallest(number, places, key=lambda place: zlib.crc32(jobs[place].encode())))
+    return [jobs[place] for place in places]
+
+
+def _directories(board: Board, jobs: Sequence[str]) -> list[tuple[str, Path]]:
+    records = board.snapshot.records
+    return [(job, board.layout.attempt(job, records[job].attempt).directory) for job in jobs]
 
 
 def compare(
-    files: MetricFiles, chosen: Chosen, metric: str | None, by: Sequence[str], width: int, until_s: float
+    files: MetricFiles, chosen: Chosen, metric: str | None, by: Sequence[str], x: str, width: int, until_s: float
 ) -> dict[str, Any]:
-    """One curve for each combination of values of the keys `by`: mean and spread (one deviation) over its jobs.
+    """One curve for each group: mean and spread (one deviation) over its jobs, by `x`, a step or seconds of training.
 
     Where the jobs have at most `width` different steps, these are the points, else as many pixels. A job counts from
     its first to its last step, between two of them on a straight line; `counts` says how many do. Without `metric`
-    only `names` is told.
+    only `names` is told. `absent` are groups of which no job has the metric.
     """
-    read: list[tuple[str, tuple[Any, ...], MetricFile]] = []
-    unread: list[str] = []
-    pending = without = 0
-    for job, directory, values in chosen.jobs:
-        try:
-            found = files.read(directory, until_s)
-        except StateError:
-            # Jobs write these files: that of one must not hide those of the others.
-            unread.append(job)
-            continue
-        if found is None:
-            without += 1
-            continue
-        pending += not found.is_whole
-        read.append((job, values, found))
-    names = list(dict.fromkeys(name for _, _, file in read for name in file.names))
-    if metric is not None and metric not in names and read and not pending:
+    found = _read(files, chosen, until_s)
+    names = list(dict.fromkeys(name for file in found.files.values() for name in file.names))
+    if metric is not None and metric not in names and found.files and not found.pending:
         raise UsageError(f"no job of these has the metric {metric!r}{nearest(metric, names)}")
-    if not read and unread:
-        raise StateError(_unread_text(unread))
-    groups: dict[tuple[Hashable, ...], list[tuple[str, Series]]] = {}
-    of_groups: dict[tuple[Hashable, ...], tuple[Any, ...]] = {}
-    for job, values, file in read:
-        series = None if metric is None else file.series(metric)
-        if series is None:
-            without += metric is not None
-            continue
-        key = tuple(map(identity, values))
-        groups.setdefault(key, []).append((job, series))
-        of_groups[key] = values
-    order = sorted(groups, key=lambda key: tuple(map(sort_key, of_groups[key])))
-    names_of = [group_label(of_groups[key][place] for key in order) for place in range(len(by))]
-    shown = order[:_MOST_GROUPS]
-    width = max(10, min(width, _POINTS // max(1, len(shown))))
+    if not found.files and found.unread:
+        raise StateError(_unread_text(found.unread))
+    width = max(10, min(width, _POINTS // max(1, len(chosen.groups))))
+    groups, absent, untimed = [], [], 0
+    without = found.without
+    names_of = [group_label(group.values[place] for group in chosen.groups) for place in range(len(by))]
+    for group in chosen.groups:
+        read = [(job, found.files[job]) for job, _ in group.jobs if job in found.files]
+        with_it = [(job, file) for job, file in read if metric is not None and metric in file.names]
+        if metric is not None:
+            without += len(read) - len(with_it)
+        placed = [(job, one) for job, file in with_it if (one := file.series(metric or "", x)) is not None]
+        untimed += len(with_it) - len(placed)
+        label = _label(by, names_of, group.values)
+        if placed:
+            groups.append({"label": label, "of": group.ran, **_curve(placed, width)})
+        elif metric is not None and not found.pending:
+            absent.append(label)
     cut = [
-        f"{chosen.total} jobs match, {len(chosen.jobs)} are compared" if chosen.total > len(chosen.jobs) else "",
-        f"{len(order)} groups, {len(shown)} are shown" if len(order) > len(shown) else "",
-        _unread_text(unread) if unread else "",
+        chosen.cut,
+        _unread_text(found.unread) if found.unread else "",
+        f"{counted(untimed, 'job')} without times (wall_s)" if untimed else "",
     ]
     return {
         "metric": metric,
         "by": by,
+        "x_name": x,
         "names": names[:500],
-        "groups": [_group(_label(by, names_of, of_groups[key]), groups[key], width) for key in shown],
+        "groups": groups,
+        "absent": absent,
+        "first": chosen.first,
+        "total_groups": chosen.total_groups,
         "without": without,
         "not_run": chosen.not_run,
-        "pending": pending,
+        "pending": found.pending,
         "cut": "; ".join(filter(None, cut)) or None,
     }
+
+
+class _Read(msgspec.Struct):
+    """The metrics by job; how many have none, which cannot be read, how many are not read to the end."""
+
+    files: dict[str, MetricFile]
+    without: int = 0
+    unread: list[str] = []
+    pending: int = 0
+
+
+def _read(files: MetricFiles, chosen: Chosen, until_s: float) -> _Read:
+    read = _Read({})
+    for group in chosen.groups:
+        for job, directory in group.jobs:
+            try:
+                found = files.read(directory, until_s)
+            except StateError:
+                # Jobs write these files: that of one must not hide those of the others.
+                read.unread.append(job)
+                continue
+            if found is None:
+                read.without += 1
+                continue
+            read.pending += not found.is_whole
+            read.files[job] = found
+    return read
 
 
 def _unread_text(jobs: Sequence[str]) -> str:
@@ -142,9 +202,8 @@ def _label(by: Sequence[str], names: Sequence[Callable[[object], str]], values: 
     return ", ".join(f"{key}={'-' if value is None else name(value)[:_LABEL]}" for key, name, value in parts)
 
 
-def _group(label: str, jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:
+def _curve(jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:
     steps = sorted({x for _, series in jobs for x in _few(series, width)})
-    of: dict[str, Any] = {"label": label, "jobs": [job for job, _ in jobs], "n": len(jobs)}
     if not steps:
         x, found = [], []
     elif len(steps) <= width:
@@ -157,7 +216,8 @@ def _group(label: str, jobs: list[tuple[str, Series]], width: int) -> dict[str, 
     spreads = [std(numbers) or 0.0 for _, numbers in kept]
     nan = sorted({at for _, series in jobs for at in series.nan})
     return {
-        **of,
+        "jobs": [job for job, _ in jobs],
+        "n": len(jobs),
         "x": [short(at) for at, _ in kept],
         "mean": list(map(short, means)),
         "low": [short(one - spread) for one, spread in zip(means, spreads, strict=True)],
@@ -173,7 +233,7 @@ def _few(series: Series, width: int) -> Sequence[float]:
 
 
 def _at_steps(jobs: list[tuple[str, Series]], steps: Sequence[float]) -> list[list[float]]:
-    """The values at each step."""
+    """The values at each step; of a step that a job has logged twice, the last."""
     values: list[list[float]] = [[] for _ in steps]
     for _, series in jobs:
         if not series.x:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import operator
 from array import array
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,8 @@ from dispatcher.report import metrics
 from dispatcher.web.logs import open_log
 
 STEP: Final = "step"
+# Seconds of training, earlier attempts included.
+WALL: Final = "wall_s"
 # So many jobs are kept as read, and so many points of all of them, which take 50 bytes each.
 _KEPT: Final = 256
 _KEPT_POINTS: Final = 8_000_000
@@ -27,18 +31,18 @@ _LONGEST_NAME: Final = 200
 
 
 class Series:
-    """One metric of a job, in the order of its steps; `nan` are the steps at which it has no finite value."""
+    """One metric of a job, in the order of `x`, its steps or seconds; `nan` is where it has no finite value."""
 
-    def __init__(self, read: metrics.Series | None = None) -> None:
+    def __init__(self, xs: Iterable[float] = (), values: Iterable[float] = ()) -> None:
         self.x = array("d")
         self.y = array("d")
         self.nan = array("d")
-        for step, value in zip(read.steps, read.values, strict=True) if read is not None else ():
+        for x, value in zip(xs, values, strict=True):
             if math.isfinite(value):
-                self.x.append(step)
+                self.x.append(x)
                 self.y.append(value)
             else:
-                self.nan.append(step)
+                self.nan.append(x)
 
     def between(self, x: float) -> float | None:
         """The value at x on a straight line between two points; None outside of them, and where a NaN is between."""
@@ -66,7 +70,7 @@ class MetricFile:
     def __init__(self, directory: Path) -> None:
         self._last = int(directory.name)
         self._read = metrics.JobMetrics(directory.parent, open_file=open_log, most_names=_MOST_NAMES)
-        self._series: dict[str, Series] = {}
+        self._series: dict[tuple[str, str], Series] = {}
         self._version: object = None
 
     def read(self, until_s: float) -> None:
@@ -113,11 +117,36 @@ class MetricFile:
         self._read.tell(told)
         return told.faults()
 
-    def series(self, name: str) -> Series | None:
-        """The points of a metric; None where the job has none."""
-        if name not in self._series and name in self._read.series:
-            self._series[name] = Series(self._read.series[name])
-        return self._series.get(name)
+    @property
+    def has_times(self) -> bool:
+        """Whether it has seconds of training."""
+        return any(map(_has_times, self._read.series.values()))
+
+    def series(self, name: str, x: str = STEP) -> Series | None:
+        """The points of a metric along its steps, or along the seconds of training; None where the job has none."""
+        read = self._read.series.get(name)
+        if read is None or not (x == STEP or _has_times(read)):
+            return None
+        if (name, x) not in self._series:
+            self._series[name, x] = Series(read.steps, read.values) if x == STEP else _by_wall(read)
+        return self._series[name, x]
+
+
+def _has_times(read: metrics.Series) -> bool:
+    return any(map(math.isfinite, read.wall_s))
+
+
+def _by_wall(read: metrics.Series) -> Series:
+    """The points by seconds; one of a line without them lies between its neighbours, or is left out at the ends."""
+    timed = [(step, at) for step, at in zip(read.steps, read.wall_s, strict=True) if math.isfinite(at)]
+    wall = Series(*zip(*timed, strict=True))
+    points = []
+    for step, at, value in zip(read.steps, read.wall_s, read.values, strict=True):
+        second = at if math.isfinite(at) else wall.between(step)
+        if second is not None:
+            points.append((second, value))
+    points.sort(key=operator.itemgetter(0))
+    return Series(*zip(*points, strict=True))
 
 
 class MetricFiles:
@@ -140,23 +169,26 @@ class MetricFiles:
         return found
 
 
-def curves(file: MetricFile | None, width: int, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """All metrics of a file, or those that are named, with at most `width` points each.
+def curves(file: MetricFile | None, width: int, names: tuple[str, ...] = (), x: str = STEP) -> dict[str, Any]:
+    """All metrics of a file, or those that are named, along `x` with at most `width` points each.
 
+    `has_times` says whether the job has seconds of training.
     `read` of `bytes` says how much of the files is in it, `is_cut` that no more of them is ever read, `left_out` what
     does not count or cannot be read.
     """
     if file is None:
-        return {"names": [], "x_name": STEP, "series": {}, "bytes": None, "read": 0, "is_cut": False, "left_out": []}
+        unread: dict[str, Any] = {"bytes": None, "read": 0, "is_cut": False, "left_out": []}
+        return {"names": [], "x_name": x, "has_times": False, "series": {}, **unread}
     known = file.names
     chosen = [name for name in names if name in known] if names else known
     # So that the answer keeps its bound, whatever the number of metrics.
     width = max(2, min(width, 12_000 // max(1, len(chosen))))
-    series = {name: points(one, width) for name in chosen if (one := file.series(name)) is not None}
+    series = {name: points(one, width) for name in chosen if (one := file.series(name, x)) is not None}
     read, size = file.bytes
     return {
         "names": known,
-        "x_name": STEP,
+        "x_name": x,
+        "has_times": file.has_times,
         "series": series,
         "bytes": size,
         "read": read,

@@ -44,6 +44,13 @@ class Query:
     def text(self, name: str) -> str | None:
         return self._params.get(name) or None
 
+    def one_of(self, name: str, known: Sequence[str]) -> str:
+        """One of these words, the first where none is given."""
+        found = self.text(name) or known[0]
+        if found not in known:
+            raise UsageError(f"{name}={found[:50]!r}: expected {' or '.join(known)}")
+        return found
+
     def keys(self, name: str) -> tuple[str, ...]:
         """A list with commas."""
         found = self.words(name)

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from pathlib import Path
 
-from api import Api, ApiError
+from api import FAILURES, Api
 from cluster import Cluster
 from controller import Controller
 from dialects import DIALECTS
@@ -70,7 +70,7 @@ class Volcano:
                 if "controller" not in paused:
                     self._tell_controller()
                 self._work(paused)
-            except (ApiError, OSError) as error:
+            except FAILURES as error:
                 # Such as an API server that is away: everything is looked at again.
                 print(f"again: {error}", file=sys.stderr, flush=True)
                 self._is_session_due = True
@@ -90,22 +90,22 @@ class Volcano:
                 self._cluster.apply(change)
 
     def _tell_controller(self) -> None:
+        # What it could not finish comes before the next change.
+        self._controller.work()
         while self._news:
             change = self._news[0]
             # One after the other: a pod that failed is not seen as such before its event is handled.
             self._cluster.apply(change)
-            self._controller.changed(change)
             self._queues.changed(change)
-            self._controller.work()
+            self._controller.changed(change)
             self._news.popleft()
+            self._controller.work()
 
     def _work(self, paused: frozenset[str]) -> None:
         now_s = time.monotonic()
-        if "controller" not in paused:
-            self._controller.work()
-            if now_s - self._last_expiry_s > EXPIRY_EVERY_S:
-                self._last_expiry_s = now_s
-                self._expiry.work()
+        if "controller" not in paused and now_s - self._last_expiry_s > EXPIRY_EVERY_S:
+            self._last_expiry_s = now_s
+            self._expiry.work()
         if "scheduler" in paused:
             self._last_pause_s = now_s
         # One that goes on has first heard of what came in meanwhile.
@@ -115,7 +115,7 @@ class Volcano:
             if "controller" not in paused:
                 self._queues.work()
             if has_rested:
-                self._scheduler.session(self._switches.preempts)
+                self._is_session_due = not self._scheduler.session(self._switches.preempts)
             if self._queues.is_default_open():
                 self._ready.touch()
 

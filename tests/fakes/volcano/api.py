@@ -49,6 +49,10 @@ class ApiError(Exception):
         self.causes: list[Object] = status.get("details", {}).get("causes", [])
 
 
+# What a call may raise.
+FAILURES = (ApiError, OSError, http.client.HTTPException)
+
+
 class Api:
     """`timeout_s` is for one call; a watch ends after it and is begun anew by the caller."""
 

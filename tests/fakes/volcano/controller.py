@@ -89,7 +89,8 @@ class Controller:
         return OUT_OF_SYNC, 0
 
     def _podgroup(self, change: Change) -> Iterator[Request]:
-        if change.new is None or change.old is None or phase(change.new) == phase(change.old):
+        # One that is seen for the first time when it has been let in already was changed while no watch ran.
+        if change.new is None or phase(change.new) == (phase(change.old) if change.old else ""):
             return
         for reference in change.new["metadata"].get("ownerReferences", []):
             if reference["apiVersion"] == JOB_API:
@@ -118,11 +119,13 @@ class Controller:
             _, _, request, tries = heapq.heappop(self._again)
             self._requests.append((request, tries))
         while self._requests:
-            request, tries = self._requests.popleft()
+            # One during which the server did not answer is handled again.
+            request, tries = self._requests[0]
             try:
                 self._handle(request)
             except ApiError as error:
                 self._try_again(request, tries, error)
+            self._requests.popleft()
 
     def due_in_s(self) -> float | None:
         return max(0.0, self._again[0][0] - time.monotonic()) if self._again else None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import queue
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
 
-from api import Api, ApiError, Object
+from api import FAILURES, Api, Object
 
 PAUSE_S = 0.1
 
@@ -40,7 +39,7 @@ class Informers:
         while True:
             try:
                 self._list_and_watch(kind, api, known)
-            except (ApiError, http.client.HTTPException, OSError, ValueError) as error:
+            except (*FAILURES, ValueError) as error:
                 # As when the server restarts, or does not know the kind yet.
                 print(f"{kind}: {error}", file=sys.stderr, flush=True)
                 time.sleep(PAUSE_S)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import queue
 import sys
 import threading
 
-from api import Api, ApiError, Object
+from api import FAILURES, Api, Object
 from objects import now, seconds_since
 
 MESSAGE_LIMIT = 1024
@@ -37,7 +36,7 @@ class Recorder:
             same = event["involvedObject"]["uid"], event["reason"], event["message"]
             try:
                 self._recorded[same] = self._count(namespace, event, self._recorded.get(same))
-            except (ApiError, http.client.HTTPException, OSError) as error:
+            except FAILURES as error:
                 # A namespace that is going takes no events, and an event may have expired.
                 print(f"event {event['reason']}: {error}", file=sys.stderr, flush=True)
                 self._recorded.pop(same, None)

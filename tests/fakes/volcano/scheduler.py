@@ -30,12 +30,13 @@ class Scheduler:
 
     def __init__(self, api: Api, cluster: Cluster, dialect: Dialect) -> None:
         self._api, self._cluster, self._dialect = api, cluster, dialect
-        self._preempts = False
+        self._preempts, self._is_done = False, True
         self._recorder = Recorder(api, SCHEDULER)
         self._assumed: dict[str, str] = {}
 
-    def session(self, preempts: bool) -> None:
-        self._preempts = preempts
+    def session(self, preempts: bool) -> bool:
+        """Whether all was done; else the next one is due without any news."""
+        self._preempts, self._is_done = preempts, True
         there = {pod["metadata"]["uid"]: pod for pod in self._cluster.all("pods")}
         self._assumed = {uid: node for uid, node in self._assumed.items()
                          if uid in there and "nodeName" not in there[uid]["spec"]}  # fmt: skip
@@ -48,6 +49,7 @@ class Scheduler:
                 self._allocate(gang, found, room)
         for gang in found:
             self._report(gang)
+        return self._is_done
 
     # Enqueue.
 
@@ -140,6 +142,7 @@ class Scheduler:
             self._api.call("POST", f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/binding", body)
         except ApiError as error:
             print(f"bind {meta['name']}: {error}", flush=True)
+            self._is_done = False
             return
         self._assumed[meta["uid"]] = task.node
         message = f"Successfully assigned {meta['namespace']}/{meta['name']} to {task.node}"

@@ -29,14 +29,14 @@ def test_a_pod_that_drains_says_what_runs_and_at_the_end_what_it_has_done(fleet:
         fleet.wait_running(job)
     pod.send(signal.SIGTERM)
     said = pod.says("silent: runs for ")
-    assert re.search(r"3 jobs still running, for about \d+s or longer\n", said)
-    assert re.search(r"  half: 50% 30/60, about \d+s left\n", said)
-    assert re.search(r"  limited: runs for \d+s, at most 2h59m left \(time limit\)\n", said)
-    assert re.search(r"  silent: runs for \d+s, reports no progress\n", said)
+    assert re.search(r"3 jobs still running, for about [\dhms]+ or longer\n", said)
+    assert re.search(r"  half: 50% 30/60, about [\dhms]+ left\n", said)
+    assert re.search(r"  limited: runs for [\dhms]+, at most 2h5\dm left \(time limit\)\n", said)
+    assert re.search(r"  silent: runs for [\dhms]+, reports no progress\n", said)
     (fleet.root / "go").touch()
     pod.end()
     last = pod.said.splitlines()[-1]
-    assert re.fullmatch(r"[\d:]{8} ended after \d+s: 5 done, 1 failed \(exit 3: 1\), 1 requeued \(exit 5: 1\)", last), (
+    assert re.fullmatch(r"[\d:]{8} ended after [\dhms]+: 5 done, 1 failed \(exit 3: 1\), 1 requeued \(exit 5: 1\)", last), (
         last
     )
 
@@ -54,7 +54,7 @@ def test_a_pod_that_leaves_says_how_many_jobs_go_on(fleet: Fleet) -> None:
     fleet.wait_running("a")
     pod.send(signal.SIGTERM)
     pod.end()
-    assert re.search(r"left after \d+s: no job has ended; 1 job keeps running\n", pod.said)
+    assert re.search(r"left after [\dhms]+: no job has ended; 1 job keeps running\n", pod.said)
     (fleet.root / "go").touch()
     fleet.wait_gone("a")
 

@@ -52,9 +52,12 @@ def test_restarting_a_job_uses_up_its_retries(volcano: VolcanoBed) -> None:
 
 
 def test_retries_can_be_used_up_while_pods_still_run(volcano: VolcanoBed) -> None:
-    script = "[ $VC_TASK_INDEX = 1 ] && sleep 1 && exit 3; trap '' TERM; while :; do sleep 0.1; done"
+    stubborn = shell("trap '' TERM; while :; do sleep 0.1; done")
     policies = [on("PodFailed", "RestartJob")]
-    volcano.create(job("a", *shell(script), replicas=2, grace_s=5, plugins={"env": []}, policies=policies, maxRetry=1))
+    volcano.create(job("a", *stubborn, replicas=2, grace_s=60, policies=policies, maxRetry=1))
+    for index in range(2):
+        wait_for_pod(volcano, f"a-w-{index}")
+    volcano.oom_kill("a-w-1")
     volcano.wait_for_job("a", "Failed")
     going = volcano.pod("a-w-0")
     assert going["status"]["phase"] == "Running"
@@ -153,7 +156,7 @@ def test_a_job_is_aborted_and_resumed_by_command(volcano: VolcanoBed) -> None:
 
 
 def test_a_deleted_job_is_gone_while_its_pod_still_ends(volcano: VolcanoBed) -> None:
-    volcano.create(job("a", *shell("trap '' TERM; while :; do sleep 0.1; done"), grace_s=4))
+    volcano.create(job("a", *shell("trap '' TERM; while :; do sleep 0.1; done"), grace_s=60))
     wait_for_pod(volcano, "a-w-0")
     volcano.lose("a")
     with pytest.raises(ApiError, match="404"):
@@ -162,6 +165,7 @@ def test_a_deleted_job_is_gone_while_its_pod_still_ends(volcano: VolcanoBed) -> 
     assert volcano.pod("a-w-0")["status"]["phase"] == "Running"
     # A new Job of that name has its pod when the old one has ended.
     volcano.create(job("a"))
+    volcano.oom_kill("a-w-0")
     volcano.wait_for_job("a", "Completed")
 
 

@@ -56,6 +56,25 @@ def test_the_address_of_an_image():
 
 
 @pytest.mark.parametrize(
+    ("image", "repository"),
+    [
+        (URI, "docker://nvcr.io/nvidia/jax"),
+        ("docker://nvcr.io#nvidia/jax:24.04", "docker://nvcr.io#nvidia/jax"),
+        ("docker://$oauthtoken@nvcr.io#nvidia/jax", "docker://$oauthtoken@nvcr.io#nvidia/jax"),
+        ("docker://localhost:5000#lab/jax:2", "docker://localhost:5000#lab/jax"),
+        ("docker://localhost:5000/lab/jax", "docker://localhost:5000/lab/jax"),
+        ("docker://ubuntu:22.04", "docker://ubuntu"),
+        (f"docker://nvcr.io#nvidia/jax@sha256:{'ab' * 32}", None),
+        ("dockerd://jax:1", None),
+        ("/images/jax.sqsh", None),
+    ],
+)
+def test_what_enroot_follows(image, repository):
+    tag = container_words(Container(runtime="enroot", image=image), []).tag
+    assert (None if tag is None else tag.repository) == repository
+
+
+@pytest.mark.parametrize(
     ("runtime", "path"), [("apptainer", "/a:b"), ("apptainer", "/a,b"), ("podman", "/a:b"), ("enroot", "/a b")]
 )
 def test_paths_that_a_runtime_cannot_mount(runtime, path):
@@ -294,6 +313,33 @@ class TestEnroot:
         assert one.output.splitlines()[-1] == f"{devices} {'0,1' if outside else 'unset'}"
         one = contained.run("", number=2, arguments=words, outside={"CUDA_VISIBLE_DEVICES": ""})
         assert one.output == "void \n"
+
+    def test_a_tag_that_moves(self, contained, log):
+        """As with the others; the registry is asked by enroot, which has the logins."""
+        contained.environment["FAKE_DIGEST"] = first = "a" * 64
+        assert contained.run("echo ran").status == 0
+        contained.environment["FAKE_DIGEST"] = second = "b" * 64
+        assert contained.run("echo ran", number=2).status == 0
+        imported = f"import {URI.rpartition(':')[0]}@sha256:"
+        assert [line for line in log.read_text().splitlines() if "import" in line] == [f"{imported}{first}"]
+        images = Path(contained.setup.images)
+        (tag,) = images.glob("*.tag")
+        os.utime(tag, (0, 0))
+        assert contained.run("echo ran", number=3).status == 0
+        assert [line for line in log.read_text().splitlines() if "import" in line][1:] == [f"{imported}{second}"]
+        assert {path.name for path in images.glob("*.sqsh")} == {f"{first}.sqsh", f"{second}.sqsh"}
+        contained.environment["FAKE_DIGEST"] = ""
+        os.utime(tag, (0, 0))
+        one = contained.run("echo ran", number=4)
+        assert one.status == 0 and log.read_text().count("import") == 2
+        assert f"what {URI} is now is not told by enroot (releases before 4.0 cannot)" in one.output
+
+    def test_an_enroot_that_tells_no_digest(self, contained, log):
+        assert "is now is not told" not in contained.run("echo ran").output
+        (tag,) = Path(contained.setup.images).glob("*.tag")
+        os.utime(tag, (0, 0))
+        assert "is now is not told by enroot" in contained.run("echo ran", number=2).output
+        assert [line for line in log.read_text().splitlines() if "import" in line] == [f"import {URI}"]
 
     def test_a_killed_script_leaves_no_container(self, contained, tmp_path):
         one = contained.start("", arguments=["bash", "-c", "echo ready; sleep 60"]).says("ready")

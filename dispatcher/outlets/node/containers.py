@@ -50,6 +50,8 @@ _SUFFIX: Final[dict[Runtime, str]] = {"apptainer": ".sif", "singularity": ".sif"
 _SEPARATORS: Final[dict[Runtime, str]] = {"apptainer": ":,", "singularity": ":,", "podman": ":", "enroot": ": \t\n"}
 # An address of a registry: its host, the repository and the tag.
 _TAGGED: Final = re.compile(r"docker://(?:([^/]+[.:][^/]*|localhost)/)?([^:@]+)(?::([\w.-]+))?")
+# The same for enroot, which separates the registry with a # and may have a user before it.
+_TAGGED_FOR_ENROOT: Final = re.compile(r"(docker://(?!.*@sha256:)[^:]+?(?::\d+[/#][^:]+?)?)(?::[\w.-]+)?")
 # What a tag may lead to; an index is for several kinds of machines.
 _MANIFESTS: Final = (
     "application/vnd.oci.image.index.v1+json",
@@ -68,12 +70,12 @@ _REMOVE: Final[dict[Runtime, tuple[str, ...]]] = {
 class Tag(msgspec.Struct, frozen=True, kw_only=True):
     """A tag that may move: where its registry tells its digest (`url`), and what curl has to `accept`.
 
-    `repository` with `@sha256:` and a digest is the image of that digest. `file` keeps the digest beside the images,
-    and is believed for so many `minutes`.
+    Without `url` the runtime asks the registry. `repository` with `@sha256:` and a digest is the image of that digest.
+    `file` keeps the digest beside the images, and is believed for so many `minutes`.
     """
 
-    url: str
-    accept: tuple[str, ...]
+    url: str = ""
+    accept: tuple[str, ...] = ()
     repository: str
     file: str
     minutes: int
@@ -144,6 +146,9 @@ def _image_file(container: Container) -> str:
 
 def _tag(container: Container) -> Tag | None:
     """What there is to follow; None for an image that is no tag of a registry, or that the runtime itself keeps."""
+    file = f"{hashlib.sha256(container.image.encode()).hexdigest()}.tag"
+    if container.runtime == "enroot" and (of_enroot := _TAGGED_FOR_ENROOT.fullmatch(container.image)):
+        return Tag(repository=of_enroot[1], file=file, minutes=_TAG_MINUTES)
     found = _TAGGED.fullmatch(container.image)
     if container.runtime not in ("apptainer", "singularity") or found is None:
         return None
@@ -154,6 +159,6 @@ def _tag(container: Container) -> Tag | None:
         url=f"{base}/manifests/{tag or 'latest'}",
         accept=tuple(word for kind in _MANIFESTS for word in ("-H", f"Accept: {kind}")),
         repository=f"docker://{host}/{repository}" if host else f"docker://{repository}",
-        file=f"{hashlib.sha256(container.image.encode()).hexdigest()}.tag",
+        file=file,
         minutes=_TAG_MINUTES,
     )

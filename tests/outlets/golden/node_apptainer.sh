@@ -494,6 +494,7 @@ add_place() {
 
 # The digest that the tag has now, as the registry tells who has no login; nothing where it does not. Registries answer with
 # the place where a token is to be had first.
+tag_source='its registry without a login'
 tag_digest() {
     local url='https://registry-1.docker.io/v2/it'"'"'s/jax/manifests/1' head realm= service= scope= token
     local ask=(curl --silent --connect-timeout 5 --max-time 20) accept=(-H 'Accept: application/vnd.oci.image.index.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' -H 'Accept: application/vnd.oci.image.manifest.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.v2+json')
@@ -520,22 +521,25 @@ follow_tag() {
         else
             # Not asked again by every attempt.
             touch -- "$known"
+            tag_is_unknown=1
         fi
     fi
     [[ -r $known ]] && read -r digest <"$known"
     [[ $digest =~ ^[0-9a-f]{64}$ ]] || return 0
-    image=$folder/$digest.sif
+    image=$folder/$digest.${image##*.}
     reference='docker://it'"'"'s/jax'@sha256:$digest
 } 2>/dev/null
 
 # An image is converted once for the cluster. The lock saves work and nothing depends on it: where locks do not exclude,
 # several convert, each to a file of its own, and the last rename wins.
 get_image() {
-    local folder temporary waited=0 fd reference='docker://it'"'"'s/jax:1'
+    local folder temporary waited=0 fd tag_is_unknown= reference='docker://it'"'"'s/jax:1'
     expand folder '/share/it'"'"'s/images'
     image=$folder/9a531fbf44c549b6c091b0c5339906aa5a28cffc62ec11810c506960425da8ba.sif
     mkdir -p -- "$folder" || fail 1 "the directory of images $folder cannot be made"
     follow_tag
+    [[ -z $tag_is_unknown || ! -s $image ]] || echo "dispatcher: note: $node: what "'docker://it'"'"'s/jax:1'" is now is not told by $tag_source: \
+what it was when it was converted is used" >&2
     # The time tells when it was last used.
     [[ ! -s $image ]] || { touch -c -- "$image"; return 0; }
     exec {fd}>>"$image.lock" || fail 1 "the lock $image.lock cannot be opened"

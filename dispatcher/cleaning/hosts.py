@@ -17,17 +17,17 @@ from dispatcher.cleaning.blobs import YOUNG_S
 from dispatcher.config import Config
 from dispatcher.hosts.types import Host, TpuHost, VolcanoHost
 from dispatcher.outlets.batch.identity import read_submission, workspace_id
-from dispatcher.outlets.batch.landing import base_of
+from dispatcher.outlets.batch.landing import greet, layout_there
 from dispatcher.outlets.kinds import ask_hosts
 from dispatcher.outlets.remote.connection import Unreached
-from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Remove, Removed, TreeList, Trees
+from dispatcher.outlets.remote.operations import Failed, Greeting, Operation, Remove, Removed, TreeList, Trees
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.workspace import Layout
 
 _TIMEOUT_S: Final = 60.0
 # A tree may have a million files.
 _REMOVE_TIMEOUT_S: Final = 600.0
-_WORK, _BASE = "work", "base"
+_WORK: Final = "work"
 # Where node.sh extracts code for hosts without `work`.
 _NO_WORK: Final = "/tmp/dispatcher-$UID"
 
@@ -99,8 +99,9 @@ def _places(config: Config, hosts: Sequence[Host], problems: list[str]) -> dict[
     hellos: dict[str, list[Operation]] = {}
     for host in hosts:
         cluster = config.hosts.cluster_of(host)
-        given = {_BASE: base_of(host, cluster), **({_WORK: cluster.work} if cluster.work else {})}
-        hellos[host.name] = [Hello(directories=given, probe=str(layout.id_file))]
+        hello = greet(layout, host, cluster)
+        added = {_WORK: cluster.work} if cluster.work else {}
+        hellos[host.name] = [msgspec.structs.replace(hello, directories={**hello.directories, **added})]
     found = {}
     for name, (greeting,) in _ask(config, hellos, _TIMEOUT_S, problems).items():
         if isinstance(greeting, Failed):
@@ -108,15 +109,11 @@ def _places(config: Config, hosts: Sequence[Host], problems: list[str]) -> dict[
             continue
         assert isinstance(greeting, Greeting)
         work = greeting.directories.get(_WORK, _NO_WORK)
-        there = layout if _sees(layout, greeting) else Layout(f"{greeting.directories[_BASE]}/{me}")
+        there = layout_there(layout, greeting)
         found[name] = [posixpath.join(work, "dispatcher-work", me)]
         if there is not layout or not any(str(layout.submissions_dir) in each for each in found.values()):
             found[name].append(str(there.submissions_dir))
     return found
-
-
-def _sees(layout: Layout, greeting: Greeting) -> bool:
-    return greeting.probe is not None and greeting.probe.encode() == files.read_fresh_small(layout.id_file)
 
 
 def _ask(

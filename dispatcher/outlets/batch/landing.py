@@ -21,7 +21,7 @@ from dispatcher.hosts.types import Cluster, Host, Location
 from dispatcher.outlets.base import WORKSPACE, Bundle, Request
 from dispatcher.outlets.batch.conversation import Step
 from dispatcher.outlets.batch.identity import workspace_id
-from dispatcher.outlets.batch.scheduler import Limits, Scheduler
+from dispatcher.outlets.batch.scheduler import Limits, Scheduler, Where
 from dispatcher.outlets.node.setup import Gpus, NodeSetup, node_setup
 from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello
 from dispatcher.templates.shell import quoted
@@ -42,6 +42,23 @@ _ASK_AGAIN_S: Final = 5.0
 def base_of(host: Host, cluster: Cluster) -> str:
     """The configured directory for what is kept on a host: files of attempts, one directory for each workspace."""
     return next((path for path in (cluster.work, cluster.root) if path is not None and host.keeps(path)), _HOME)
+
+
+def greet(layout: Layout, host: Host, cluster: Cluster) -> Hello:
+    """What finds out where the host keeps files of this workspace, by `layout_there`."""
+    return Hello(directories={_BASE: base_of(host, cluster)}, probe=os.fspath(layout.id_file))
+
+
+def sees_workspace(layout: Layout, greeting: Greeting) -> bool:
+    """Whether a host that was asked by `greet` sees this workspace under the same path."""
+    return greeting.probe is not None and greeting.probe.encode() == files.read_fresh_small(layout.id_file)
+
+
+def layout_there(layout: Layout, greeting: Greeting) -> Layout:
+    """The workspace as a host has it that has answered to `greet`: this one, where it sees it, else its copy."""
+    if sees_workspace(layout, greeting):
+        return layout
+    return Layout(f"{greeting.directories[_BASE]}/{workspace_id(layout)}")
 
 
 class Landing:
@@ -103,7 +120,9 @@ class Landing:
 
     def moved(self, found: str) -> str:
         """Why a call was not carried out that would have gone elsewhere: this is where it would have gone to."""
-        other = Location({**self.location.parts, self._scheduler.where_name(): found}, self.location.via)
+        where = self._scheduler.where()
+        parts = self.location.parts if where is None else {**self.location.parts, where.part: found}
+        other = Location(parts, self.location.via)
         return f"it leads to {other.text()} now, and attempts were submitted to {self.location.text()}"
 
     def layout(self) -> Layout:
@@ -134,7 +153,7 @@ class Landing:
             return []
         where = self._scheduler.where()
         if where is not None and self.confirm is None:
-            return [Step([where], lambda answers: self._take_in_location(where, answers[0]))]
+            return [Step([where.question], lambda answers: self._take_in_location(where, answers[0]))]
         if not self._token:
             self._token = secrets.token_hex(16)
             with files.storing("writing", self._probe), files.shared_umask(self._layout.root):
@@ -195,15 +214,14 @@ class Landing:
         self.cluster = msgspec.structs.replace(self.cluster, **found)
         self._there = self._layout if self.is_shared else Layout(f"{base}/{self.workspace_id}")
 
-    def _take_in_location(self, where: Confirm, answer: Any) -> None:
+    def _take_in_location(self, where: Where, answer: Any) -> None:
         """Nothing is submitted before this is known: it could not be found again."""
-        name = self._scheduler.where_name()
-        found = where.found(answer)
+        found = where.question.found(answer)
         if not found:
             why = answer.error if isinstance(answer, Failed) else "the programs there do not tell it"
-            self.problem = f"its {name} is unknown: {why}"
+            self.problem = f"its {where.part} is unknown: {why}"
             self._next_s = time.monotonic() + _ASK_AGAIN_S
             return
         self.problem = ""
-        self.location = Location({**self._host.location.parts, name: found}, self._host.location.via)
-        self.confirm = msgspec.structs.replace(where, wanted=found)
+        self.location = Location({**self._host.location.parts, where.part: found}, self._host.location.via)
+        self.confirm = msgspec.structs.replace(where.question, wanted=found)

@@ -119,6 +119,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None = None
 
 
+class Where(msgspec.Struct, frozen=True):
+    """A part of a Location (`cluster`, `server`), and the call that prints it.
+
+    The call comes before all calls of the agent, and what it prints must be the same each time.
+    """
+
+    part: str
+    question: Confirm
+
+
 class Scheduler(Protocol):
     """One kind of scheduler. Raises OutletError, with the program's own words, for an answer that is none."""
 
@@ -176,14 +186,8 @@ class Scheduler(Protocol):
     def error_log(self, attempt: Submitted) -> str:
         """The file on the host with what the batch script itself printed for the attempt; empty for none."""
 
-    def where(self) -> Confirm | None:
-        """The call that prints which cluster or server answers; None where every call names it.
-
-        It comes before all calls of the agent, and what it prints must be the same each time.
-        """
-
-    def where_name(self) -> str:
-        """What that is, as a part of a Location: `cluster`, `server`."""
+    def where(self) -> Where | None:
+        """Which cluster or server answers; None where every call names it."""
 
     def limits_query(self) -> Sequence[Operation]:
         """The calls that tell the site's limits."""

@@ -10,20 +10,18 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base import files
 from dispatcher.config import Config
 from dispatcher.errors import CodeError
 from dispatcher.hosts.types import AnyHost
 from dispatcher.outlets.batch.identity import workspace_id
-from dispatcher.outlets.batch.landing import base_of
+from dispatcher.outlets.batch.landing import greet, layout_there, sees_workspace
 from dispatcher.outlets.code.ship import ship_files
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.kinds import ask_hosts
 from dispatcher.outlets.remote.connection import Unreached
-from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, RunThere, Store
+from dispatcher.outlets.remote.operations import Failed, Greeting, Operation, Ran, RunThere, Store
 from dispatcher.workspace import Layout
 
-_BASE: Final = "base"
 # The helper of a Kubernetes cluster may have to fetch its image first.
 _HELLO_S: Final = 150.0
 _SECONDS_PER_MIB: Final = 8.0
@@ -68,24 +66,22 @@ def files_below(layout: Layout, paths: Iterable[str | os.PathLike[str]]) -> list
 
 def send(config: Config, hosts: Sequence[AnyHost], names: Sequence[str]) -> Iterator[Sent]:
     """Send these files, by paths in the workspace, to all hosts at the same time. Raises CodeError, StorageError."""
-    layout, me = config.layout, workspace_id(config.layout)
+    layout = config.layout
+    # Makes the workspace's id, which tells whether a host sees this one.
+    workspace_id(layout)
     hellos: dict[str, Sequence[Operation]] = {
-        host.name: [
-            Hello(directories={_BASE: base_of(host, config.hosts.cluster_of(host))}, probe=os.fspath(layout.id_file))
-        ]
-        for host in hosts
+        host.name: [greet(layout, host, config.hosts.cluster_of(host))] for host in hosts
     }
     archive = ship_files(layout, names)
-    mine = files.read_fresh_small(layout.id_file)
     there: dict[str, str] = {}
     for name, answers in _ask(config, hellos, _HELLO_S).items():
         greeting = answers if isinstance(answers, str) else answers[0]
         if not isinstance(greeting, Greeting):
             yield Sent(host=name, error=greeting if isinstance(greeting, str) else greeting.error)
-        elif greeting.probe is not None and greeting.probe.encode() == mine:
+        elif sees_workspace(layout, greeting):
             yield Sent(host=name)
         else:
-            there[name] = f"{greeting.directories[_BASE]}/{me}"
+            there[name] = os.fspath(layout_there(layout, greeting).root)
     limit_s = _EXTRACT_S + archive.size / 2**20 * _SECONDS_PER_MIB
     asked = {name: _extraction(archive, directory) for name, directory in there.items()}
     for name, answers in _ask(config, asked, limit_s).items():

@@ -27,9 +27,10 @@ from dispatcher.outlets.batch.scheduler import (
     Refused,
     Submission,
     Submitted,
+    Where,
 )
 from dispatcher.outlets.pbs import arguments, programs, resources, states
-from dispatcher.outlets.remote.operations import Confirm, Failed, Operation, Ran
+from dispatcher.outlets.remote.operations import Failed, Operation, Ran
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.workspace import Layout
 
@@ -167,11 +168,8 @@ class PbsScheduler:
         layout = Layout.of_attempt(attempt.directory)
         return os.fspath(layout.submission_script(attempt.name).with_name(_OUTPUT_FILE))
 
-    def where(self) -> Confirm:
-        return programs.where()
-
-    def where_name(self) -> str:
-        return "server"
+    def where(self) -> Where:
+        return Where("server", programs.where())
 
     def limits_query(self) -> Sequence[Operation]:
         return [programs.limits()]

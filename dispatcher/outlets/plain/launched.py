@@ -18,6 +18,7 @@ from dispatcher.outlets.batch.scheduler import (
     Refused,
     Submission,
     Submitted,
+    Where,
 )
 from dispatcher.outlets.plain.states import handle_of, state_of
 from dispatcher.outlets.remote.agent.names import LAUNCH_LOG
@@ -25,7 +26,6 @@ from dispatcher.outlets.remote.operations import (
     Check,
     Checked,
     CheckResult,
-    Confirm,
     Failed,
     Launched,
     Operation,
@@ -95,12 +95,9 @@ class LaunchingScheduler:
     def error_log(self, attempt: Submitted) -> str:
         return posixpath.join(attempt.directory, LAUNCH_LOG)
 
-    def where(self) -> Confirm | None:
+    def where(self) -> Where | None:
         """None: every call names the host."""
         return None
-
-    def where_name(self) -> str:
-        return ""
 
     def limits_query(self) -> Sequence[Operation]:
         return ()

@@ -10,8 +10,17 @@ from dispatcher.errors import ConfigError, TemplateError
 from dispatcher.hosts.options import project_of
 from dispatcher.hosts.types import Hosts, SlotType, SlurmHost
 from dispatcher.outlets.base import Key, Request
-from dispatcher.outlets.batch.scheduler import Accepted, Doubtful, JobState, Limits, Refused, Submission, Submitted
-from dispatcher.outlets.remote.operations import Confirm, Operation, Run
+from dispatcher.outlets.batch.scheduler import (
+    Accepted,
+    Doubtful,
+    JobState,
+    Limits,
+    Refused,
+    Submission,
+    Submitted,
+    Where,
+)
+from dispatcher.outlets.remote.operations import Operation, Run
 from dispatcher.outlets.slurm import cancelling, gres, questions, submitting
 from dispatcher.outlets.slurm.directives import (
     LONGEST_NAME,
@@ -102,11 +111,8 @@ class SlurmScheduler:
     def error_log(self, attempt: Submitted) -> str:
         return _log(Layout.of_attempt(attempt.directory), attempt.name, str(attempt.index))
 
-    def where(self) -> Confirm:
-        return self._named(questions.where())
-
-    def where_name(self) -> str:
-        return "cluster"
+    def where(self) -> Where:
+        return Where("cluster", self._named(questions.where()))
 
     def limits_query(self) -> Sequence[Operation]:
         return self._all_named([*submitting.limits_query(self._host.qos), gres.query(self._host)])

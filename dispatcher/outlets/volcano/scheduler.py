@@ -20,6 +20,7 @@ from dispatcher.outlets.batch.scheduler import (
     Refused,
     Submission,
     Submitted,
+    Where,
 )
 from dispatcher.outlets.remote.operations import Confirm, Failed, Operation, Ran, Run
 from dispatcher.outlets.volcano import limits, questions, submitting
@@ -141,11 +142,9 @@ class VolcanoScheduler:
         """What pods print is read from their logs."""
         return ""
 
-    def where(self) -> Confirm:
-        return Confirm(words=("bash", "-c", _WHERE, "where", *self._kubectl.words()), timeout_s=questions.TIMEOUT_S)
-
-    def where_name(self) -> str:
-        return "cluster"
+    def where(self) -> Where:
+        words = ("bash", "-c", _WHERE, "where", *self._kubectl.words())
+        return Where("cluster", Confirm(words=words, timeout_s=questions.TIMEOUT_S))
 
     def limits_query(self) -> Sequence[Operation]:
         return [limits.query(self._kubectl)]

@@ -287,7 +287,7 @@ def test_the_server_that_answers_is_told(tmp_path: Path, indent: int | None, bla
     (tmp_path / "qstat").write_text(f"#!/bin/sh\ncat '{tmp_path}/answer'\n")
     (tmp_path / "qstat").chmod(0o755)
     variables = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-    words = scheduler().where().words
+    words = scheduler().where().question.words
     assert subprocess.run(words, env=variables, capture_output=True, text=True, check=True).stdout.strip() == "alpha"
     (tmp_path / "qstat").write_text("#!/bin/sh\necho cannot connect to server alpha >&2\nexit 162\n")
     done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)

@@ -373,7 +373,12 @@ def test_every_call_names_the_configured_cluster() -> None:
     host = SlurmHost(name="hpc", cluster="hpc", clusters="alpha", qos="long")
     scheduler = SlurmScheduler(host, Hosts(hosts={"hpc": host}), Layout("/w"), 5.0)
     jobs = [attempt("a", handle="7")]
-    asked = [scheduler.where(), *scheduler.query(jobs), *scheduler.detail(jobs), *scheduler.cancel(jobs, force=False)]
+    asked = [
+        scheduler.where().question,
+        *scheduler.query(jobs),
+        *scheduler.detail(jobs),
+        *scheduler.cancel(jobs, force=False),
+    ]
     asked += [*scheduler.limits_query(), *slurm_questions(host, 5.0, Path("/w"))]
     direct = [run for run in asked if isinstance(run, Run) and run.words[0] not in ("sh", "bash", "sacctmgr")]
     assert {run.words[0] for run in direct} == {"squeue", "scontrol", "sacct", "sinfo"}

@@ -167,7 +167,7 @@ FORBIDDEN = "get) echo 'Error from server (Forbidden): no' >&2; exit 1 ;;"
 def test_which_cluster_answers(tmp_path: Path, answers: str, told: str, status: int) -> None:
     (tmp_path / "kubectl").write_text(f"#!/bin/bash\nfor word; do case $word in {answers} esac; done\n")
     (tmp_path / "kubectl").chmod(0o755)
-    words = VolcanoScheduler(HOST, Layout(tmp_path), 5.0).where().words
+    words = VolcanoScheduler(HOST, Layout(tmp_path), 5.0).where().question.words
     variables = {"PATH": f"{tmp_path}:/usr/bin:/bin", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     done = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
     assert (done.returncode, (done.stdout or done.stderr).strip()) == (status, told)

@@ -99,6 +99,7 @@ def _of_chunks(selects: Iterable[str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for select in selects:
+        before = dict(found)
         chunks = _split(select.partition("=")[2], "+")
         if not chunks:
             raise ValueError(f"-l {select} asks for nothing: write select=1:NAME=VALUE, or remove it")
@@ -108,6 +109,10 @@ def _of_chunks(selects: Iterable[str]) -> dict[str, str]:
                 name, equals, value = part.strip().partition("=")
                 if not (name and equals and value):
                     raise ValueError(f"-l {select}: {part.strip()!r} is no resource of a chunk: write NAME=VALUE")
+                if before.get(name, value) != value:
+                    raise ValueError(
+                        f"-l {select}: {name} is {before[name]} in another -l select: remove one of the two"
+                    )
                 if found.setdefault(name, value) != value:
                     raise ValueError(
                         f"-l {select}: chunks differ in {name} ({found[name]} and {value}); the dispatcher sets the "

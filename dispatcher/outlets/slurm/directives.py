@@ -98,7 +98,7 @@ def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> lis
         *([("array", f"0-{job.array_size - 1}")] if job.array_size > 1 else []),
         *partition_options(host),
         *resource_options(host, hosts, request),
-        *_accounting(host, job.wckey),
+        *accounting(host, job.wckey),
         *([("time", str(_minutes(limit_s)))] if limit_s else []),
         ("signal", f"B:USR1@{signal_s}"),
         ("no-requeue", ""),
@@ -117,7 +117,7 @@ def own_variables(host: SlurmHost, wckey: str | None) -> dict[str, None]:
 
     `host` is as it is for the job's request.
     """
-    configured = [*_accounting(host, wckey), *partition_options(host), *read_arguments(host.sbatch_args)]
+    configured = [*accounting(host, wckey), *partition_options(host), *read_arguments(host.sbatch_args)]
     names = {name for name, _ in configured}
     return {f"SBATCH_{name.upper()}": None for name in _OF_THE_SITE if name in names}
 
@@ -130,6 +130,22 @@ def signal_time_s(grace_s: float) -> int:
 def check_arguments(host: SlurmHost, added: Iterable[Option], generated: Sequence[Option] = ()) -> None:
     """ConfigError for options of `sbatch_args` that contradict generated ones; names all of them."""
     faults = contradictions(added, generated)
+    if faults:
+        raise ConfigError.of(f"hosts: {host.name}", faults)
+
+
+def check_configured(host: SlurmHost) -> None:
+    """ConfigError for `sbatch_args` of the host and of its partitions that no job can have; names all of them."""
+    faults = []
+    for before, words in (
+        ("", host.sbatch_args),
+        *((f"partition {one.name}: ", one.sbatch_args) for one in host.partitions),
+    ):
+        try:
+            found = contradictions(read_arguments(words), ())
+        except ConfigError as error:
+            found = [str(error)]
+        faults += [f"{before}{fault}" for fault in found]
     if faults:
         raise ConfigError.of(f"hosts: {host.name}", faults)
 
@@ -220,7 +236,8 @@ def file_pattern(path: str) -> str:
     return path.replace("%", "%%")
 
 
-def _accounting(host: SlurmHost, wckey: str | None) -> list[Option]:
+def accounting(host: SlurmHost, wckey: str | None) -> list[Option]:
+    """Whose the job is, and the nodes that it must not use."""
     pairs = (
         ("account", host.account),
         ("qos", host.qos),

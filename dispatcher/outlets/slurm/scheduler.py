@@ -25,7 +25,8 @@ from dispatcher.outlets.slurm import cancelling, gres, questions, submitting
 from dispatcher.outlets.slurm.directives import (
     LONGEST_NAME,
     Job,
-    check_arguments,
+    accounting,
+    check_configured,
     contradictions,
     directives,
     file_pattern,
@@ -57,8 +58,7 @@ class SlurmScheduler:
         self._layout = layout
         self._grace_s = grace_s
         self._hosts_for: dict[Request, SlurmHost] = {}
-        of_partitions = [word for partition in host.partitions for word in partition.sbatch_args]
-        check_arguments(host, [*read_arguments(host.sbatch_args), *read_arguments(of_partitions)])
+        check_configured(host)
 
     def default_gpus(self, request: Request) -> int:
         return shape_of(self._host_for(request), request).gpus
@@ -84,7 +84,7 @@ class SlurmScheduler:
 
     def submit(self, submission: Submission) -> Operation:
         script = str(submission.layout.submission_script(submission.name))
-        own = own_variables(self._host_for(submission.request), self._wckey(submission))
+        own = own_variables(self._host_for(submission.request), self._wckey(submission.request))
         return self._named(submitting.submit(script, own))
 
     def accepted(self, submission: Submission, answer: Any) -> Accepted | Refused | Doubtful:
@@ -135,15 +135,19 @@ class SlurmScheduler:
 
     def _contradictions(self, host: SlurmHost, request: Request) -> list[str]:
         """What of `sbatch_args` contradicts what such an attempt asks for."""
-        generated = [*partition_options(host), *resource_options(host, self._hosts, request)]
+        generated = [
+            *partition_options(host),
+            *resource_options(host, self._hosts, request),
+            *accounting(host, self._wckey(request)),
+        ]
         try:
             return contradictions(read_arguments(host.sbatch_args), generated)
         except ConfigError as error:
             # Those of the host itself were read before.
             return [str(error)]
 
-    def _wckey(self, submission: Submission) -> str | None:
-        return project_of(self._host, self._layout.root.name, dict(submission.request.projects))
+    def _wckey(self, request: Request) -> str | None:
+        return project_of(self._host, self._layout.root.name, dict(request.projects))
 
     def _script(self, submission: Submission) -> str:
         jobs = len(submission.groups)
@@ -155,7 +159,7 @@ class SlurmScheduler:
             array_size=jobs,
             time_limit_s=submission.time_limit_s,
             grace_s=self._grace_s,
-            wckey=self._wckey(submission),
+            wckey=self._wckey(submission.request),
         )
         head = directives(self._host_for(submission.request), self._hosts, submission.request, job)
         values = {

@@ -111,13 +111,14 @@ def test_resources_of_chunks(words: tuple[str, ...], of_chunks: dict[str, str]) 
         ("select", "-l select asks for nothing: write select=1:NAME=VALUE, or remove it"),
         ("select=", "-l select= asks for nothing: write select=1:NAME=VALUE, or remove it"),
         ("select=2:bigmem", "-l select=2:bigmem: 'bigmem' is no resource of a chunk: write NAME=VALUE"),
+        ("select=1:a=x:mem=4gb", "-l select=1:a=x:mem=4gb: a is y in another -l select: remove one of the two"),
         ("select=mem=", "-l select=mem=: 'mem=' is no resource of a chunk: write NAME=VALUE"),
         ("select=two:a=b", "-l select=two:a=b: 'two' is no resource of a chunk: write NAME=VALUE"),
     ],
 )
 def test_a_select_that_is_none(select: str, why: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        made("-l", select)
+        made("-l", "select=1:a=y", "-l", select)
     assert str(raised.value).splitlines() == ["pbsbatch_args for hpc: 1 problem", f"  {why}"]
 
 

@@ -245,3 +245,26 @@ def test_the_wckey(keys: dict[str, Any], projects: tuple[tuple[str, str], ...], 
     submission = Submission(name="d-1", bundles=(), directories=("/a",), layout=layout, request=request, groups=((0,),))
     (script,) = scheduler(**keys).scripts(submission).values()
     assert f"#SBATCH {expected}\n" in script.decode()
+
+
+def test_faults_of_the_host_and_of_its_partitions_have_their_place() -> None:
+    partitions = (Partition("a", sbatch_args=("--requeue",)), Partition("b", sbatch_args=("word",)))
+    host = SlurmHost(name="hpc", cluster="hpc", sbatch_args=("--gres=gpu:1",), partitions=partitions)
+    with pytest.raises(ConfigError) as raised:
+        SlurmScheduler(host, Hosts(), Layout("/w"), 1.0)
+    assert str(raised.value).splitlines() == [
+        "hosts: hpc: 3 problems",
+        "  sbatch_args: --gres=gpu:1 is not taken, as the dispatcher sets --gres itself",
+        "  partition a: sbatch_args: --requeue contradicts --no-requeue, which is generated",
+        "  partition b: sbatch_args: 'word' is no option: write it as --NAME=VALUE",
+    ]
+
+
+def test_what_an_entry_adds_is_refused_before_it_is_claimed() -> None:
+    """With all that the host says of such jobs, and not when its script is written."""
+    host = SlurmHost(name="hpc", cluster="hpc", exclude=("n4",), account="lab", qos="long", wckey="w")
+    words = ("--exclude=n3", "--account=x", "--qos=y", "--wckey=z", "--nice=1")
+    why = SlurmScheduler(host, Hosts(), Layout("/w"), 1.0).refuses(Request(1, slurm=SlurmOptions(sbatch_args=words)))
+    assert [fault.split(" contradicts ")[0] for fault in why.split("; ")] == [
+        f"sbatch_args: {word}" for word in words[:-1]
+    ]

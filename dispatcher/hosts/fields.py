@@ -242,7 +242,10 @@ def parse_positive(value: object) -> int:
 def parse_one_node(value: object) -> int:
     """The number of VMs of a TPU host: one."""
     if value != 1 or isinstance(value, bool):
-        raise BadValueError("a host is one TPU VM: describe a host for each slice, and let jobs choose among them")
+        raise BadValueError(
+            "a host is one TPU VM: one job over several slices (multislice) is not supported. Describe a host for each "
+            "slice, and let jobs choose among them"
+        )
     return 1
 
 

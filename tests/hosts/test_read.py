@@ -282,7 +282,7 @@ gres_mapping: {h100: [], l40: [a, 3.5]}
         ),
         (
             "hosts: {t: {type: tpu, zone: z, accelerator_type: v4-8, node_count: 2}}",
-            "hosts.t.node_count = 2: a host is one TPU VM: describe a host for each slice",
+            "hosts.t.node_count = 2: a host is one TPU VM: one job over several slices (multislice) is not supported",
         ),
         (
             "hosts: {t: {type: tpu, zone: z, accelerator_type: v4-8, dead_after: nie}}",

@@ -23,10 +23,12 @@ _OURS: Final = {
     "internal-ips": "internal_ip", "metadata": "metadata", "metadata-from-file": "metadata",
     "reserved": "reserved", "reservation": "reservation", "data-disk": "data_disk", "tags": "tags",
     "zone": "zone", "project": "project", "provisioning-model": "spot",
-    "labels": "", "node-id": "", "node-count": "", "node-prefix": "", "async": "", "format": "", "quiet": "",
+    "labels": "", "node-id": "", "async": "", "format": "", "quiet": "",
     "valid-until-duration": "", "valid-until-time": "", "help": "", "flatten": "", "user-output-enabled": "",
     "account": "", "access-token-file": "", "configuration": "", "flags-file": "", "impersonate-service-account": "",
 }  # fmt: skip
+# Those that ask for several slices.
+_SLICES: Final = frozenset({"node-count", "node-prefix"})
 # Those of the rest that only one of the two commands has: a VM that is created at once, or a request that waits.
 _OF_VM: Final = frozenset({"queue-count"})
 _OF_QUEUED: Final = frozenset(
@@ -57,6 +59,9 @@ def argument_problems(host: TpuHost) -> str:
         name = _name(words)
         if not words[0].startswith("--") or not name:
             faults.append(f"{words[0]!r} is no option: write --NAME=VALUE")
+            continue
+        if any(one.startswith(name) for one in _SLICES):
+            faults.append(f"{words[0]}: a host is one TPU VM, and one job over several slices is not supported")
             continue
         # gcloud takes what begins like one option alone for that option.
         ours = name if name in _OURS else next((one for one in _OURS if one.startswith(name)), "")

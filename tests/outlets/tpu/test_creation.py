@@ -78,6 +78,8 @@ def test_what_is_ours_is_refused_and_all_of_it_is_named() -> None:
     with pytest.raises(OutletError, match="contradicts --zone"):
         of_vm(made, {})
     assert argument_problems(host(create_args=("--range=10.0.0.0/29",))) == ""
+    slices = argument_problems(host(create_args=("--node-count=2", "--node-p", "x")))
+    assert slices.count("a host is one TPU VM, and one job over several slices is not supported") == 2
 
 
 def split(argument: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """What attempts have left on the configured hosts: extracted code that was kept after a failure, files of submissions.
 
 On a host behind a scheduler only what its login node sees is found: disks of nodes are out of reach. The disks of a TPU
-VM go with it, and a Kubernetes pod keeps no tree.
+VM go with it; of Kubernetes pods what is on the volume stays. Trees are in all directories that node.sh may have taken:
+see `make_work` there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from dispatcher.workspace import Layout
 _TIMEOUT_S: Final = 60.0
 # A tree may have a million files.
 _REMOVE_TIMEOUT_S: Final = 600.0
+# An image may have to be fetched first.
+_HELPER_TIMEOUT_S: Final = 150.0
 _WORK: Final = "work"
+_OVERRIDE: Final = "DISPATCHER_WORK_OVERRIDE"
 # Where node.sh extracts code for hosts without `work`.
 _NO_WORK: Final = "/tmp/dispatcher-$UID"
 
@@ -55,7 +59,7 @@ class Leftovers(msgspec.Struct):
 
 def leftovers(config: Config, records: Mapping[str, Record], older_than_s: float) -> Leftovers:
     """Everything on the hosts that no attempt in flight uses; all hosts are asked at the same time."""
-    hosts = [host for host in config.hosts.in_order() if not isinstance(host, (TpuHost, VolcanoHost))]
+    hosts = [host for host in config.hosts.in_order() if not isinstance(host, TpuHost)]
     result = Leftovers([], [])
     places = _places(config, hosts, result.problems)
     questions = {name: [Trees(directory=directory) for directory in each] for name, each in places.items()}
@@ -98,28 +102,42 @@ def _places(config: Config, hosts: Sequence[Host], problems: list[str]) -> dict[
     layout, me = config.layout, workspace_id(config.layout)
     hellos: dict[str, list[Operation]] = {}
     for host in hosts:
-        cluster = config.hosts.cluster_of(host)
-        hello = greet(layout, host, cluster)
-        added = {_WORK: cluster.work} if cluster.work else {}
-        hellos[host.name] = [msgspec.structs.replace(hello, directories={**hello.directories, **added})]
+        hello = greet(layout, host, config.hosts.cluster_of(host))
+        hellos[host.name] = [msgspec.structs.replace(hello, directories={**hello.directories, **_works(config, host)})]
     found = {}
     for name, (greeting,) in _ask(config, hellos, _TIMEOUT_S, problems).items():
         if isinstance(greeting, Failed):
             problems.append(f"{name}: {greeting.error}")
             continue
         assert isinstance(greeting, Greeting)
-        work = greeting.directories.get(_WORK, _NO_WORK)
+        told = dict(greeting.directories)
         there = layout_there(layout, greeting)
-        found[name] = [posixpath.join(work, "dispatcher-work", me)]
+        told.setdefault(_WORK, _NO_WORK)
+        # A variable that is not set there stays as it is.
+        works = [path for key, path in told.items() if key.startswith(_WORK)]
+        works = [path for path in dict.fromkeys(works) if path.startswith("/") and not path.startswith("/$")]
+        kept = [path for path in works if config.hosts.hosts[name].keeps(path)]
+        found[name] = [posixpath.join(path, "dispatcher-work", me) for path in kept]
         if there is not layout or not any(str(layout.submissions_dir) in each for each in found.values()):
             found[name].append(str(there.submissions_dir))
     return found
+
+
+def _works(config: Config, host: Host) -> dict[str, str]:
+    """The directories in which node.sh may have extracted code, by any name, with the host's variables."""
+    cluster = config.hosts.cluster_of(host)
+    settings = [cluster.env, host.env, *(method.env for method in config.methods.values())]
+    given = dict.fromkeys([*(env[_OVERRIDE] for env in settings if env.get(_OVERRIDE)), f"${_OVERRIDE}", "$TMPDIR"])
+    works = {f"{_WORK} {index}": path for index, path in enumerate(given)}
+    return {**works, _WORK: cluster.work} if cluster.work else works
 
 
 def _ask(
     config: Config, questions: Mapping[str, Sequence[Operation]], timeout_s: float, problems: list[str]
 ) -> dict[str, Sequence[Any]]:
     """The answers of the hosts that answer; why the others do not is added to `problems`."""
+    if any(isinstance(config.hosts.hosts[name], VolcanoHost) for name in questions):
+        timeout_s = max(timeout_s, _HELPER_TIMEOUT_S)
     outcomes = ask_hosts(config, questions, "clean", timeout_s)
     problems += [f"{name}: {one.why}" for name, one in outcomes.items() if isinstance(one, Unreached)]
     return {name: one for name, one in outcomes.items() if not isinstance(one, Unreached)}

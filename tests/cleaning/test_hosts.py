@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 from beds.sshd import SshBed
+from beds.volcano import VolcanoBed
 from fleet import Fleet, shell, wait_until
 
-from dispatcher.outlets.batch.identity import read_submission
+from dispatcher.outlets.batch.identity import read_submission, workspace_id
 
 pytestmark = pytest.mark.slow
 
@@ -77,3 +80,51 @@ def test_a_host_that_cannot_be_reached_is_named(lab: Fleet, ssh: SshBed) -> None
     assert "note: h1: " in done.stderr and "nothing to remove" in done.stdout
     refused = lab.try_("clean", "--hosts", "--attempts")
     assert refused.returncode == 2 and "--hosts looks at the hosts alone" in refused.stderr
+
+
+def test_trees_outside_of_the_configured_directory_are_found(lab: Fleet, ssh: SshBed) -> None:
+    """Where the configuration, or the login of the host, has node.sh extract code instead."""
+    lab.write_config(
+        """
+hosts:
+  h1: {type: plain, ssh: h1, env: {DISPATCHER_WORK_OVERRIDE: $HOME/mine}}
+  h2: {type: plain, ssh: h2}
+clusters: {h1: {work: ~/work}}
+methods:
+  shell: {env: {DISPATCHER_WORK_OVERRIDE: ~/of-method}}
+"""
+    )
+    me = workspace_id(lab.layout)
+    wanted = []
+    for host, base in (("h1", "mine"), ("h1", "of-method"), ("h1", "work"), ("h1", "tmp"), ("h2", "override")):
+        tree = ssh[host].path(base) / "dispatcher-work" / me / f"{base}.1"
+        (tree / "n/tree").mkdir(parents=True)
+        os.utime(tree, (0, 0))
+        wanted.append(f"{host}:{tree}")
+    set_variable(ssh["h1"], "TMPDIR", "tmp")
+    set_variable(ssh["h2"], "DISPATCHER_WORK_OVERRIDE", "override")
+    listed = json.loads(lab.run("clean", "--hosts", "--json"))
+    assert sorted(item["what"].rpartition("/")[2] for item in listed["items"]) == sorted(
+        one.rpartition("/")[2] for one in wanted
+    )
+    lab.run("clean", "--hosts", "--yes")
+    assert lab.run("clean", "--hosts") == "nothing to remove\n"
+
+
+def set_variable(host: Any, name: str, folder: str) -> None:
+    """In the start file of a login; the folder is in its home."""
+    host.path(".bashrc").write_text(f"export {name}=$HOME/{folder}\n")
+
+
+def test_what_is_left_on_a_volume_is_found(fleet: Fleet, volcano: VolcanoBed) -> None:
+    volume = Path(volcano.make_volume("data"))
+    words = f"kubeconfig: {volcano.kubeconfig}, namespace: {volcano.namespace}, image: jax, pvc_mount_path: /data"
+    fleet.write_config(f"code: none\nhosts:\n  k8s: {{type: volcano, pvc_name: data, {words}}}\n")
+    me = workspace_id(fleet.layout)
+    left = volume / ".dispatcher" / me / "run_state/submissions/d-old"
+    left.mkdir(parents=True)
+    os.utime(left, (0, 0))
+    listed = json.loads(fleet.run("clean", "--hosts", "--json"))
+    assert [item["what"] for item in listed["items"]] == [f"k8s:/data/.dispatcher/{me}/run_state/submissions/d-old"]
+    fleet.run("clean", "--hosts", "--yes")
+    assert not left.exists()

@@ -389,11 +389,12 @@ class TpuProvisioning:
         except OutletError as error:
             self._has_failed(chosen, error)
             return
+        if chosen in (Action.CREATE, Action.QUEUE):
+            # Before anything is begun: what cannot be noted, on a full disk, is not created.
+            self._around.remember(self._host.project or "")
         self._doing, self._began_s = chosen, time.monotonic()
         self._began_at = time.strftime("%H:%M:%S")
         if chosen in (Action.CREATE, Action.QUEUE):
-            # Before anything can come of it; one that is not configured is told by what is seen then.
-            self._around.remember(self._host.project or "")
             self._log(f"{_DOING[chosen]} {self._host.name} ({kind_text(self._host)}), which costs money")
         else:
             why = f"is {self._vm.state}" if self._vm is not None and not is_up(self._vm) else "is not used any more"

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 from beds.tpu import VERSION, TpuBed
 
+from dispatcher.errors import StorageError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
 from dispatcher.outlets.remote.operations import Failed, Operation, Seen, Sight, TailRead, Write, Written
@@ -459,3 +461,22 @@ def test_a_renewal_that_does_not_get_there_is_told(
     machine.until(lambda: machine.made.is_up, "up")
     machine.answer(RENEWED)
     assert machine.made.failure == ""
+
+
+def test_what_cannot_be_noted_is_not_created(make: Callable[..., Machine], tpu: TpuBed) -> None:
+    machine = make(project=tpu.project)
+    fails = [StorageError("No space left on device")]
+
+    def remember(project: str) -> None:
+        if fails:
+            raise fails[0]
+        machine.projects.append(project)
+
+    machine.made._around = msgspec.structs.replace(machine.made._around, remember=remember)
+    with pytest.raises(StorageError):
+        machine.until_up()
+    assert "is created when jobs wait for it" in machine.made.problem
+    assert not tpu.requests("nodes.create")
+    fails.clear()
+    machine.until_up()
+    assert machine.projects[0] == tpu.project

@@ -43,8 +43,9 @@ been no interruption. `metrics` promises the same for metrics.jsonl; `wandb_log`
 user of the trainer: a transformer, its data and its loss.
 
 Batch size. With `per_device_batch_size: -1`, `jobs.batch_size_finder` uses the largest that fits into memory:
-`batch_size` searches by bisection, with one process per probe (`probe`), and caches the result. The batch of an update
-stays the same; only the number of accumulation steps changes.
+`batch_size` searches by bisection, with one process per probe (`probe`), and caches the result for jobs for which all
+is equal that it depends on (`loaded_code` is a part of that). The batch of an update stays the same; only the number of
+accumulation steps changes.
 
 Inference. `rollout` generates tokens for rows that are padded on the left, with a model that keeps a cache (`Decoder`)
 or with any other; `encoding` maps text to tokens and back. `adapters` adds low-rank adapters to a model.

@@ -102,7 +102,7 @@ def _between(works: int, fails: int | None, fits: Callable[[int], bool], usable:
 
 
 def cache_key(job: str, config: Mapping[str, Any], **environment: Any) -> str:
-    """The name of a cache entry, from the job, the settings that affect memory, the chip and other circumstances."""
+    """The name of a cache entry: a digest of the job, the settings that affect memory, and all else that does."""
     relevant = {group: _relevant(group, settings) for group, settings in config.items()}
     text = json.dumps([job, relevant, environment], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from flax import nnx
+from small_trainings import Classification, made
 from tiny_runs import environment
 
 from dispatcher.errors import BatchSizeError
@@ -25,9 +29,11 @@ from dispatcher.runtime.batch_size import (
     write_cache,
 )
 from dispatcher.runtime.configuration import defaults
+from dispatcher.runtime.jobs import batch_size_finder
 from dispatcher.runtime.optimizers import OptimizerConfig
 from dispatcher.runtime.places import layout
 from dispatcher.runtime.schedules import ScheduleConfig
+from dispatcher.runtime.training.data import Arrays, Streamed
 
 
 class Device:
@@ -166,9 +172,123 @@ def test_a_file_that_is_damaged_says_nothing(tmp_path: Path, content: str) -> No
     assert read_cache(path) is None
 
 
+class Rows(Classification):
+    """Rows of WIDTH numbers of a TYPE; a model with HIDDEN units."""
+
+    BEST = None
+    WIDTH, TYPE, HIDDEN = 8, np.float32, 4
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        return nnx.Linear(self.WIDTH, self.HIDDEN, rngs=rngs)
+
+    def data(self) -> Any:
+        rows = {"x": np.zeros((64, self.WIDTH), self.TYPE), "label": np.zeros(64, np.int32)}
+        return Arrays(rows)
+
+    def evaluations(self) -> Any:
+        return {}
+
+
+class Counted:
+    """A stream that counts its rows."""
+
+    given = 0
+
+    def __next__(self) -> Any:
+        self.given += 1
+        return {"x": np.zeros(8, np.float32), "label": np.int32(0)}
+
+    def get_state(self) -> Any:
+        return self.given
+
+    def set_state(self, state: Any) -> None:
+        self.given = state
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What was tried, on devices that take 4 rows."""
+    tried: list[int] = []
+
+    def make(*_: Any) -> Any:
+        def tries(rows: int, timeout_s: float) -> ProbeResult:
+            tried.append(rows)
+            return ProbeResult(rows <= 4, 1.0, "RESOURCE_EXHAUSTED")
+
+        return tries
+
+    monkeypatch.setattr(batch_size_finder, "JobProbe", make)
+    return tried
+
+
+def wider(**changes: Any) -> type[Rows]:
+    return type("Rows", (Rows,), {"__module__": __name__, "__qualname__": "Rows", **changes})
+
+
+@pytest.mark.demo
+def test_what_was_found_is_used_only_where_it_was_measured(
+    tmp_path: Path, searches: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def searched(cls: type[Any] = Rows, **words: Any) -> bool:
+        searches.clear()
+        job = made(tmp_path, cls=cls, **{"batch_size": 8, "per_device_batch_size": -1, "steps": 1, **words})
+        job.prepare()
+        assert job.setup.microbatching.microbatch_size == 4
+        return bool(searches)
+
+    assert searched()
+    assert not searched()
+    assert not searched(seed=5, steps=9, optimization={"lr": 0.5})
+    others: dict[str, dict[str, Any]] = {
+        "rows": {"cls": wider(WIDTH=9)},
+        "type": {"cls": wider(TYPE=np.float16)},
+        "model": {"cls": wider(HIDDEN=5)},
+        "precision": {"precision": {"params": "bfloat16"}},
+        "average": {"ema": 0.9},
+        "mesh": {"mesh": {"data": 1, "fsdp": 1}},
+        "share": {"batch_size": 16},
+    }
+    for name, words in others.items():
+        assert searched(**words), name
+        assert not searched(**words), name
+    # 64 bits are no other types than 32 on these devices.
+    assert not searched(wider(TYPE=np.float64))
+
+    with monkeypatch.context() as patched:
+        patched.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", ".3")
+        assert searched()
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_size_finder, "version", lambda name: "9.9")
+        assert searched()
+    with monkeypatch.context() as patched:
+        patched.setattr(batch_size_finder, "_memory", lambda device: 5)
+        assert searched()
+    module = tmp_path / "part_of_a_model.py"
+    module.write_text("WIDTH = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("part_of_a_model")
+    try:
+        assert searched()
+        assert not searched()
+        module.write_text("WIDTH = 2\n")
+        assert searched()
+    finally:
+        del sys.modules["part_of_a_model"]
+    assert not searched()
+
+
+@pytest.mark.demo
+def test_a_look_at_a_stream_takes_no_row_of_it(tmp_path: Path, searches: list[int]) -> None:
+    stream = Counted()
+    cls = wider(data=lambda self: Streamed(stream))
+    job = made(tmp_path, cls=cls, batch_size=8, per_device_batch_size=-1, steps=1)
+    job.prepare()
+    assert searches
+    assert stream.given == 0
+
+
 SCRIPT = """
 import json, logging, resource, sys
-import jax
 import numpy as np
 from dispatcher.runtime.language.tokens import TokenWindows
 from tiny_training import Tiny, made

@@ -218,6 +218,18 @@ class SourceReader:
         return int(position["samples"])
 
 
+def row_iterator(stream: Streamed) -> RowIterator:
+    """The iterator of a stream; ConfigError when its state cannot be saved."""
+    _mark_flags_parsed()
+    rows = stream.rows if hasattr(stream.rows, "__next__") else iter(stream.rows)
+    if not isinstance(rows, RowIterator):
+        raise ConfigError(
+            f"Streamed({type(stream.rows).__qualname__}): it has no get_state and set_state, so a training could "
+            "not be resumed: return a Source, or an iterator that has them"
+        )
+    return rows
+
+
 class StreamReader:
     """Reads a Streamed, from the state in `position` on."""
 
@@ -226,18 +238,12 @@ class StreamReader:
     def __init__(
         self, stream: Streamed, batch_size: int, mesh: Mesh, *, microbatches: int, position: Any = None
     ) -> None:
-        _mark_flags_parsed()
-        self._rows = stream.rows if hasattr(stream.rows, "__next__") else iter(stream.rows)
+        self._rows = row_iterator(stream)
         self._batch_size = batch_size
         self._mine = local_rows(batch_size, mesh)
         rows = placed_rows(batch_size, mesh, microbatches)[self._mine]
         # Of the rows of this process, in the order in which they come.
         self._order = np.argsort(np.argsort(rows))
-        if not isinstance(self._rows, RowIterator):
-            raise ConfigError(
-                f"Streamed({type(stream.rows).__qualname__}): it has no get_state and set_state, so a training could "
-                "not be resumed: return a Source, or an iterator that has them"
-            )
         if position is not None:
             self._rows.set_state(self._checked(position))
 
@@ -376,6 +382,20 @@ def on_mesh(batch: Any, mesh: Mesh, *, microbatches: int) -> Any:
 
 def _host_array(array: Any) -> NDArray[Any]:
     return array if isinstance(array, np.ndarray) else np.asarray(array)
+
+
+def row_shape(data: Any) -> dict[str, str]:
+    """Type and shape of each array of a row, by name; a stream is left where it was."""
+    check_data(data)
+    if isinstance(data, Streamed):
+        rows = row_iterator(data)
+        state = rows.get_state()
+        batch = for_devices(stacked([next(rows)]))
+        rows.set_state(state)
+    else:
+        batch = read_batch(data, np.zeros(1, np.int64))
+    leaves = jax.tree_util.tree_leaves_with_path(batch)
+    return {jax.tree_util.keystr(path): f"{array.dtype}{list(array.shape[1:])}" for path, array in leaves}
 
 
 def shapes_of_rows(batch: Any, rows: int) -> Any:

@@ -93,6 +93,15 @@ class Setup:
         )
         return cls(mesh, placement, layout, updater, compiled, microbatching)
 
+    def held(self) -> dict[str, Any]:
+        """Type and shape of what a device holds of each array of the state, by name, and the mesh."""
+        leaves = jax.tree_util.tree_leaves_with_path(self.layout.abstract)
+        arrays = {
+            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.sharding.shard_shape(leaf.shape))}"
+            for path, leaf in leaves
+        }
+        return {"mesh": dict(self.mesh.shape), "arrays": arrays}
+
     def table(self, *, trains: bool = True) -> str:
         """The arrays of the model: name, shape, type, partition spec, bytes on each device; for a training those that
         are not trained apart, and the bytes of the optimizer's state."""

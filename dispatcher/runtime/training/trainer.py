@@ -40,6 +40,7 @@ from dispatcher.runtime.training.data import (
     make_reader,
     on_mesh,
     position_fits,
+    row_shape,
 )
 from dispatcher.runtime.training.evaluation import Evaluator, check_best
 from dispatcher.runtime.training.identity import DATA, Identity, Origin, identities, tell_unknown
@@ -292,7 +293,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         surroundings.keep_compiled(self.spec)
         mesh = make_mesh(self.topology, self.training.mesh)
         # First of all: the search for a batch size needs devices on which this process holds nothing.
-        microbatching = self._choose_microbatching(batch_shards(mesh))
+        microbatching = self._choose_microbatching(mesh)
         self.prepare_on(mesh, microbatching)
 
     def prepare_on(self, mesh: Any, microbatching: Microbatching, *, trains: bool = True) -> None:
@@ -480,8 +481,8 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         interval_s = self.training.save_interval_s if self.main_process() else None
         return Policy(self.setup.mesh, self._preemption, interval_s=interval_s, saving=lambda: self.saving)
 
-    def _choose_microbatching(self, shards: int) -> Microbatching:
-        training = self.training
+    def _choose_microbatching(self, mesh: Any) -> Microbatching:
+        training, shards = self.training, batch_shards(mesh)
         if training.per_device_batch_size != AUTO:
             return Microbatching.of(training.batch_size, training.per_device_batch_size, shards)
         self._found_batch_size = find_batch_size(
@@ -491,6 +492,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             self.topology,
             shards=shards,
             batch_size=training.batch_size,
+            shapes={"row": row_shape(self.data()), **Setup.of(self, mesh, Microbatching(1, shards)).held()},
         )
         return Microbatching.within(training.batch_size, self._found_batch_size.rows, shards)
 

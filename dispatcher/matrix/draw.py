@@ -1,8 +1,9 @@
 """Random parameters of a sweep, the same on every machine and in every version of Python.
 
 Each parameter has its own generator, seeded by the sweep's seed and the parameter's name, so another draw or another
-parameter changes none of the others. Fractions are rounded to six significant digits: that hides differences between
-the logarithms of C libraries and keeps the values readable.
+parameter changes none of the others. Fractions are rounded to six significant digits, in a narrow range to six digits
+of its width: that hides differences between the logarithms of C libraries, keeps the values readable, and leaves the
+values of a narrow range apart.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from dispatcher.base.values import shown
 from dispatcher.errors import nearest
 
 _MOST: Final = 2**53
+_DIGITS: Final = 6
+# So many tell any two floats apart.
+_ALL_DIGITS: Final = 17
 
 Drawer = Callable[[random.Random], Any]
 
@@ -46,15 +50,14 @@ def _choice(choices: object) -> Drawer:
 
 def _uniform(choices: object) -> Drawer:
     low, high = _range("uniform", choices)
-    return lambda generator: rounded(low + (high - low) * generator.random(), low, high)
+    return lambda generator: uniform_at(low, high, generator.random())
 
 
 def _log_uniform(choices: object) -> Drawer:
     low, high = _range("log_uniform", choices)
     if low <= 0:
         raise ValueError(f"log_uniform: {shown(low)} has no logarithm: expected a lower end above 0")
-    ratio = math.log(high / low)
-    return lambda generator: rounded(low * math.exp(ratio * generator.random()), low, high)
+    return lambda generator: log_uniform_at(low, high, generator.random())
 
 
 def _integer(choices: object) -> Drawer:
@@ -76,9 +79,33 @@ def _range(kind: str, choices: object) -> tuple[float, float]:
     return low, high
 
 
+def uniform_at(low: float, high: float, place: float) -> float:
+    """The value at a place from 0 to 1 of the range."""
+    width = high - low
+    # No float is as large as the width of [-1e308, 1e308].
+    value = low + width * place if width <= sys.float_info.max else low * (1 - place) + high * place
+    return rounded(value, low, high)
+
+
+def log_uniform_at(low: float, high: float, place: float) -> float:
+    """The value at a place from 0 to 1 of the range of logarithms."""
+    ratio = high / low
+    if ratio <= sys.float_info.max:
+        return rounded(low * math.exp(math.log(ratio) * place), low, high)
+    # No float is as large as the ratio of [1e-320, 1e308].
+    return rounded(math.exp(math.log(low) * (1 - place) + math.log(high) * place), low, high)
+
+
 def rounded(value: float, low: float, high: float) -> float:
-    """Six significant digits, within the ends."""
-    return min(max(float(f"{value:.6g}"), float(low)), float(high))
+    """Six significant digits, or more where the range is narrower than its values; within the ends."""
+    finer = _order(value) - _order(high - low)
+    digits = min(max(_DIGITS, _DIGITS + finer), _ALL_DIGITS)
+    return min(max(float(f"{value:.{digits}g}"), float(low)), float(high))
+
+
+def _order(value: float) -> int:
+    """The place of the first digit of a number: 0 for 1 to 10."""
+    return int(f"{min(abs(value), sys.float_info.max):e}".partition("e")[2])
 
 
 _KINDS: Final[Mapping[str, Callable[[object], Drawer]]] = {

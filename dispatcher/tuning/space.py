@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +9,7 @@ import msgspec
 
 from dispatcher.base.values import identity, shown
 from dispatcher.errors import UsageError
-from dispatcher.matrix.draw import make_drawer, rounded
+from dispatcher.matrix.draw import log_uniform_at, make_drawer, rounded, uniform_at
 from dispatcher.matrix.faults import Faults, draw_advice
 from dispatcher.matrix.new_jobs import check_key
 
@@ -42,11 +41,11 @@ class Distribution(msgspec.Struct, frozen=True):
         if self.kind == "integer":
             return min(low + int(place * (high - low + 1)), high)
         if self.kind == "log_uniform":
-            return self.rounded(low * math.exp(math.log(high / low) * place))
-        return self.rounded(low + (high - low) * place)
+            return log_uniform_at(low, high, place)
+        return uniform_at(low, high, place)
 
     def rounded(self, value: float) -> float:
-        """A number of a range as it is written: six significant digits, as in sweep files."""
+        """A number of a range as it is written, rounded as in sweep files."""
         return rounded(value, *self.choices)
 
 

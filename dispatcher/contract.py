@@ -184,15 +184,15 @@ def report_progress(step: int, of: int, **metrics: float) -> None:
     if directory is None:
         return
     try:
-        write_progress(directory, {"step": step, "of": of, "metrics": _finite(metrics)})
+        write_progress(directory, {"step": step, "of": of, "metrics": finite(metrics)})
     except OSError as error:
         if directory not in _unreported:
             _unreported.add(directory)
             print(f"dispatcher: warning: progress cannot be reported: {error}", file=sys.stderr, flush=True)
 
 
-def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: a training that diverges must not end by its report."""
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """With null for NaN and infinity, which JSON lacks: a training that diverges must not end by its report."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
     }
@@ -232,7 +232,7 @@ def report_checkpoint(step: int) -> None:
         write_json(directory / CHECKPOINT_FILE, {"step": step}, durable=True)
 
 
-def report_result(**values: float | str) -> None:
+def report_result(**values: float | str | None) -> None:
     """Write the job's row of the results table: names with numbers or strings; NaN and infinity become null.
 
     Printed when run by hand. Raises OSError where it cannot be written: a job without its result is not done. On return
@@ -243,4 +243,4 @@ def report_result(**values: float | str) -> None:
     if directory is None:
         print(json.dumps(values, ensure_ascii=False))
     else:
-        write_json(directory / RESULT_FILE, _finite(values), durable=True)
+        write_json(directory / RESULT_FILE, finite(values), durable=True)

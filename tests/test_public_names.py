@@ -163,7 +163,7 @@ WRAPPER_FILE = 'job.sh'
 attempt_dir() -> Path | None
 report_checkpoint(step: int) -> None
 report_progress(step: int, of: int, **metrics: float) -> None
-report_result(**values: float | str) -> None
+report_result(**values: float | str | None) -> None
 """,
     "dispatcher.runtime": """
 class ApiRollouts(BasicJob)

@@ -55,6 +55,8 @@ NAME_EXPECTED = (
 )
 
 
+NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
 Reader = Callable[[object], Any]
 
 
@@ -82,6 +84,20 @@ def shown_at(key: str, value: object) -> str:
 def text_of(value: object) -> str:
     """`value` as one argument: text unchanged, anything else as JSON (true, 0.5, [1, 2], null)."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def number_of(value: object) -> float | None:
+    """A number that a job has written; None for what is none, such as a text.
+
+    JSON has neither NaN nor infinity. They are null in results and in progress, and text in lines of metrics, where
+    infinities differ; whichever it is, here it is the number.
+    """
+    if isinstance(value, (int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    return math.nan if value is None else NOT_FINITE.get(value) if isinstance(value, str) else None
 
 
 def identity(value: object) -> Hashable:

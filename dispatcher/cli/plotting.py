@@ -42,13 +42,15 @@ def _table(
     found: Results, path: str, kind: str, keys: tuple[Sequence[str], Sequence[str]], values: Sequence[str]
 ) -> tuple[int, int]:
     from dispatcher.report.plots.tables import draw_bars, draw_heatmap
-    from dispatcher.report.results.pivot import cells, number_of
+    from dispatcher.report.results.pivot import cells, finite_number
 
     rows, cols = keys
     placed = found.placed([*rows, *cols])
     draw = draw_heatmap if kind == "heatmap" else draw_bars
-    draw(path, cells(placed, rows, cols, values), rows, cols, values)
-    return sum(all(number_of(row, value) is not None for value in values) for row in placed), len(placed)
+    others = found.others(values)
+    draw(path, cells(placed, rows, cols, values, others), rows, cols, values)
+    counted = [row for row in placed if any(row["method"] not in others[value] for value in values)]
+    return sum(all(finite_number(row, value) is not None for value in values) for row in counted), len(counted)
 
 
 def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str], metric: str) -> tuple[int, int]:
@@ -66,5 +68,10 @@ def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str]
     series = [one for one in metrics if one.metric == metric]
     if not series:
         raise UsageError(f"--curves {metric}: name one metric, not a glob")
+    # Jobs of methods with results, none of which has the metric, do not lack it.
+    having = {one.job_id for one in series}
+    reporting = {row["method"] for row in placed if row["job_id"] in found.with_result}
+    others = reporting - {row["method"] for row in placed if row["job_id"] in having}
+    groups = {row["job_id"]: groups[row["job_id"]] for row in placed if row["method"] not in others}
     draw_curves(path, mean_curves(groups, series), keys, metric)
     return len(series), len(groups)

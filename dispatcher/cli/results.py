@@ -179,7 +179,8 @@ def _show_table(found: Results, asked: _Asked) -> None:
 
     rows = asked.by or asked.rows
     placed = found.placed([*rows, *asked.cols])
-    made = pivot(placed, rows, asked.cols, asked.values, asked.aggregates, asked.best)
+    others = found.others(asked.values)
+    made = pivot(placed, rows, asked.cols, asked.values, asked.aggregates, asked.best, others)
     table = asked.first(made)
     spreads = {name for row in table for name, cell in row.items() if isinstance(cell, Spread)}
     headings = None if asked.style in _FOR_PROGRAMS else made.headings
@@ -191,8 +192,9 @@ def _show_table(found: Results, asked: _Asked) -> None:
     print_rows(table, asked.style, headings or None, none="no results yet", narrowing=narrowing, numbers=spreads)
     with_result = [row for row in placed if row["job_id"] in found.with_result]
     for value in asked.values:
-        lacking = without_value(with_result, value)
-        if lacking and len(lacking) < len(with_result):
+        counted_rows = [row for row in with_result if row["method"] not in others[value]]
+        lacking = without_value(counted_rows, value)
+        if lacking and len(lacking) < len(counted_rows):
             note(f"{counted(len(lacking), 'result')} without {value} left out: {first_names(lacking)}")
 
 

@@ -19,7 +19,6 @@ NOT_METRICS: Final = frozenset({"step", "wall_s"})
 # Of a file of which only the last line is wanted, from its begin and from its end; and all of it, to count its lines.
 _LAST_BYTES: Final = 8 << 10
 _MOST_COUNTED: Final = 64 << 10
-_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, None: math.nan}
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -128,13 +127,3 @@ def is_step(value: Any) -> bool:
     if type(value) is int:
         return -(2**63) <= value < 2**63
     return type(value) is float and math.isfinite(value)
-
-
-def number_of(value: Any) -> float | None:
-    """A number of a line; None for what is none, such as a text."""
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    return _NUMBERS.get(value) if value is None or isinstance(value, str) else None

@@ -25,9 +25,10 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.messages import bytes_text, counted, first_names
+from dispatcher.base.values import number_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.report.attempts import MISSING
-from dispatcher.report.metric_lines import NOT_METRICS, metrics_source, number_of
+from dispatcher.report.metric_lines import NOT_METRICS, metrics_source
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:

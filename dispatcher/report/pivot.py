@@ -70,6 +70,8 @@ def median(values: Values) -> float | None:
 def natural(text: str) -> tuple[int, float, str]:
     """A sort key: numbers in numeric order, before words."""
     try:
-        return 0, float(text), text
+        number = float(text)
     except ValueError:
-        return 1, 0.0, text
+        number = math.nan
+    # A NaN has no place among numbers.
+    return (1, 0.0, text) if math.isnan(number) else (0, number, text)

@@ -13,6 +13,7 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.times import parse_time
+from dispatcher.base.values import number_of
 from dispatcher.config import Config
 from dispatcher.errors import ManifestError
 from dispatcher.matrix.entries import Entries
@@ -28,7 +29,7 @@ from dispatcher.report import attempts
 from dispatcher.report.inputs import NewerInputs
 from dispatcher.report.listed_records import ListedRecords
 from dispatcher.report.manifests import ManifestCache
-from dispatcher.report.metric_lines import NOT_METRICS, LastLines, number_of
+from dispatcher.report.metric_lines import NOT_METRICS, LastLines
 from dispatcher.report.ran import RanWith
 from dispatcher.report.refusals import open_refusals
 from dispatcher.report.silence import silent_for_s

@@ -10,6 +10,7 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.outputs import json_object
+from dispatcher.base.values import NOT_FINITE
 from dispatcher.run_state.states import BY_HAND, Record, State
 from dispatcher.workspace import Layout
 
@@ -17,13 +18,15 @@ from dispatcher.workspace import Layout
 def parse_result(data: bytes) -> dict[str, Any] | None:
     """The object in a `result.json`; None when it is anything else.
 
-    Also with NaN and Infinity, which are no JSON, but which Python's json writes.
+    NaN and infinity are numbers there, whether they are text or, as Python's json writes them, no JSON.
     """
     try:
         value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return json_object(data)
-    return value if isinstance(value, dict) else None
+        value = json_object(data)
+    if not isinstance(value, dict):
+        return None
+    return {name: NOT_FINITE.get(one, one) if isinstance(one, str) else one for name, one in value.items()}
 
 
 def lost_result(layout: Layout, job: str, record: Record) -> str:

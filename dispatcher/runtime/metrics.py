@@ -86,10 +86,9 @@ class MetricsLog:
         if now_s - self._progress_at_s < PROGRESS_EVERY_S and step < of:
             return
         self._progress_at_s = now_s
-        shown = {name: value for name, value in self._latest.items() if math.isfinite(value)}
         path = self.path.with_name(contract.PROGRESS_FILE)
         with storing(f"{path}: cannot be written"):
-            contract.write_progress(path.parent, {"step": step, "of": of, "metrics": shown})
+            contract.write_progress(path.parent, {"step": step, "of": of, "metrics": contract.finite(self._latest)})
 
     def sync(self) -> None:
         """Sync all lines to the disk."""

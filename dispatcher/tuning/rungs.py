@@ -17,8 +17,9 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
+from dispatcher.base.values import number_of
 from dispatcher.report.attempts import parse_object, read_small
-from dispatcher.report.metric_lines import is_step, number_of
+from dispatcher.report.metric_lines import is_step
 from dispatcher.report.metrics import JobMetrics, Series, empty_series
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event

@@ -286,15 +286,36 @@ def test_results_pivot(done):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "cell", ['"NaN"', "NaN", "null", '"-Infinity"', "1e999", '"a text"', "true", '{"a": 1}', "[1]", "1" + "0" * 400]
+)
+def test_one_cell_never_refuses_a_table(done, tmp_path, cell):
+    done.attempt("fft_german_s2", 1, result=f'{{"test_bpc": {cell}}}', exit=ended(0))
+    rows = done.run("results", "--by", "lang,method", "--value", "test_bpc")
+    assert rows.code == 0 and re.search(r"german +fft +2 \(1 of 2\)", rows.out)
+    assert "1 result without test_bpc left out: fft_german_s2" in rows.err
+    table = done.run("results", "--rows", "lang", "--cols", "method", "--value", "test_bpc", "--agg", "mean,sum,n")
+    assert table.code == 0 and "2.5" in table.out
+    drawn = done.run("results", "--by", "lang", "--value", "test_bpc", "--plot", str(tmp_path / "a.svg"))
+    assert drawn.code == 0 and (tmp_path / "a.svg").exists()
+    assert (
+        done.run("results", "--sort", "-test_bpc").out.splitlines()[2].split()[0] != "fft_german_s2"
+        or cell[0] in '1["{t'
+    )
+    found = done.workspace.results()
+    assert len(found.to_pandas()) == len(found.to_polars()) == 4
+
+
 def test_results_by_keys_say_how_many_jobs_are_missing(done):
     done.put("lora_spanish_s1", "failed", reason="exit 1")
     done.attempt("fft_german_s2", 1, result='{"test_bpc": NaN, "other": 4}', exit=ended(0))
     lines = done.run("results", "--by", "lang,method", "--value", "test_bpc,other").out.splitlines()
     assert [re.split(r"  +", line) for line in lines[2:]] == [
         ["german", "fft", "2 (1 of 2)", "4 (1 of 2)"],
-        ["german", "lora", "2.5 (1 of 2)", "- (0 of 2)"],
+        # No job of lora has another value to lack.
+        ["german", "lora", "2.5 (1 of 2)"],
         ["spanish", "fft", "1.5 (1 of 2)", "- (0 of 2)"],
-        ["spanish", "lora", "- (0 of 2)", "- (0 of 2)"],
+        ["spanish", "lora", "- (0 of 2)"],
     ]
     assert (
         "1 result without test_bpc left out: fft_german_s2"
@@ -351,7 +372,7 @@ def test_results_are_plotted(done, tmp_path):
         f"{where}b.svg: heatmap of test_bpc by lang, method, 4 of 8 jobs\n"
     )
     assert (
-        plot("c.pdf", "--by", "method", "--curves", "loss") == f"{where}c.pdf: curves of loss by method, 1 of 9 jobs\n"
+        plot("c.pdf", "--by", "method", "--curves", "loss") == f"{where}c.pdf: curves of loss by method, 1 of 5 jobs\n"
     )
     outcome = done.run("results", "--plot", "/nonexistent/a.png", "--by", "lang", "--value", "test_bpc")
     assert (outcome.code, "cannot be written" in outcome.err) == (1, True)

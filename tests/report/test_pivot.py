@@ -65,6 +65,21 @@ def test_each_value_has_a_row_of_its_own():
     assert [row["flag"] for row in pivot(rows.placed(["flag"]), ["flag"], [], ["loss"])] == ["0", "0.0", '"0"', "false"]
 
 
+def test_methods_that_do_not_report_a_value_do_not_count_for_it():
+    """An evaluation lacks no training loss; a method without any result may have been meant to report it."""
+    rows = Results()
+    for job, method, result in (
+        ("t1", "train", {"loss": 1.0}), ("t2", "train", None), ("e1", "eval", {"acc": 0.5}), ("n1", "new", None)
+    ):  # fmt: skip
+        fixed = {"job_id": job, "state": "done", "attempt": 1, "started_at": None, "finished_at": None}
+        rows.add(fixed, Entry(job_id=job, method=method, params={"lang": "de"}), result or {})
+        rows.with_result.update({job} if result else ())
+    ((_, cell),) = (
+        row.values() for row in pivot(rows, ["lang"], [], ["loss"], ["mean+-std"], None, rows.others(["loss"]))
+    )
+    assert (cell.mean, cell.n, cell.of) == (1.0, 1, 3)
+
+
 def test_a_result_of_another_type_than_the_parameter_stands_beside_it():
     rows = Results()
     rows.add({"job_id": "a", "state": "done", "attempt": 1, "started_at": None, "finished_at": None},

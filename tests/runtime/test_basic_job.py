@@ -81,8 +81,8 @@ def test_a_row_is_what_json_can_say(tmp_path: Path) -> None:
     with configuration(Row.checked_config({"count": {"text": "a"}})):
         job = Row.local(tmp_path, "row")
     job.calls = []
-    assert job() == {"array": 0.5, "count": 3, "loss": "NaN", "name": "x"}
-    assert json.loads(job.spec.result_path("result.json").read_text())["loss"] == "NaN"
+    assert job() == {"array": 0.5, "count": 3, "loss": None, "name": "x"}
+    assert json.loads(job.spec.result_path("result.json").read_text())["loss"] is None
 
 
 @pytest.mark.parametrize(

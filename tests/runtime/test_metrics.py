@@ -134,10 +134,12 @@ def test_progress_shows_the_latest_numbers(tmp_path: Path) -> None:
     clock.now_s -= 1.5
     log.progress(2, 10)
     path = tmp_path / contract.PROGRESS_FILE
-    assert json.loads(path.read_text()).items() >= {"step": 1, "of": 10, "metrics": {"loss": 2.0}}.items()
+    assert json.loads(path.read_text()).items() >= {"step": 1, "of": 10, "metrics": {"loss": 2.0, "norm": None}}.items()
     clock.now_s -= 1.5
     log.progress(10, 10)
-    assert json.loads(path.read_text()).items() >= {"step": 10, "of": 10, "metrics": {"loss": 1.0}}.items()
+    assert (
+        json.loads(path.read_text()).items() >= {"step": 10, "of": 10, "metrics": {"loss": 1.0, "norm": None}}.items()
+    )
 
 
 def test_a_full_disk_leaves_no_part_of_a_line(small_disk: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.base.times import parse_time
+from dispatcher.base.values import number_of
 from dispatcher.report import attempts
 from dispatcher.report.metric_lines import metrics_source
 from dispatcher.report.metrics import Series, read_metrics
@@ -54,11 +55,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     @property
     def numbers(self) -> dict[str, float]:
         """The results that are numbers. A null is a NaN, because `report_result` writes it so."""
-        return {
-            key: math.nan if value is None else float(value)
-            for key, value in self.results.items()
-            if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-        }
+        found = {key: number_of(value) for key, value in self.results.items() if not isinstance(value, (bool, str))}
+        return {key: number for key, number in found.items() if number is not None}
 
 
 def runs_of(layout: Layout, records: Mapping[str, Record], found: Results) -> list[Run]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base import files
-from dispatcher.base.values import text_of
+from dispatcher.base.values import number_of, text_of
 from dispatcher.report.export.marks import Mark, read_mark, write_mark
 from dispatcher.report.export.runs import Run
 from dispatcher.report.results.frames import library
@@ -80,7 +80,7 @@ class TensorBoardExport:
             if isinstance(value, bool):
                 info.hparams[key].bool_value = value
             elif isinstance(value, (int, float)):
-                info.hparams[key].number_value = value
+                info.hparams[key].number_value = number_of(value)
             elif value is not None:
                 info.hparams[key].string_value = text_of(value)
         data = self._hparams_data.HParamsPluginData(session_start_info=info)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import enum
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from dispatcher.base.times import parse_time
-from dispatcher.base.values import text_of
+from dispatcher.base.values import number_of, text_of
 
 
 class Kind(enum.Enum):
@@ -65,7 +64,7 @@ def _converted(value: Any, kind: Kind) -> Any:
     if value is _ABSENT:
         return None
     if kind is Kind.FLOAT:
-        return math.nan if value is None else float(value)
+        return number_of(value)
     return text_of(value) if kind is Kind.TEXT and value is not None else value
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.values import group_label
+from dispatcher.base.values import group_label, number_of, shown
 from dispatcher.errors import UsageError, nearest
 from dispatcher.report.pivot import Values, mean, median, natural, std
 from dispatcher.report.results.rows import no_value_text
@@ -66,38 +67,49 @@ class Spread(msgspec.Struct, frozen=True):
 class Cells(msgspec.Struct, frozen=True):
     """Results by the values of keys: `down` and `across` in natural order, the numbers and jobs of each combination.
 
-    `numbers` have what is finite, by row, column and value; `jobs` counts all jobs of a combination.
+    `numbers` have what is finite, by row, column and value; `jobs` counts all jobs of a combination that should have
+    the value.
     """
 
     down: list[Key]
     across: list[Key]
     numbers: dict[tuple[Key, Key, str], list[float]]
-    jobs: dict[tuple[Key, Key], int]
+    jobs: dict[tuple[Key, Key, str], int]
 
     def spread(self, down: Key, across: Key, value: str) -> Spread | None:
         """None where the matrix has no such job."""
-        of = self.jobs.get((down, across), 0)
+        of = self.jobs.get((down, across, value), 0)
         return Spread.over(self.numbers.get((down, across, value), ()), of) if of else None
 
 
 def cells(
-    results: Sequence[Mapping[str, Any]], rows: Sequence[str], cols: Sequence[str], values: Sequence[str]
+    results: Sequence[Mapping[str, Any]],
+    rows: Sequence[str],
+    cols: Sequence[str],
+    values: Sequence[str],
+    others: Mapping[str, Collection[str | None]] = MappingProxyType({}),
 ) -> Cells:
     """The numbers of `values` for every combination of `rows` (down) and `cols` (across).
 
-    Raises UsageError for a key that no result has, and a value that is not a number.
+    `others`: of each value the methods that do not report it, whose jobs do not count. What is no number has no place
+    in a cell. Raises UsageError for a key that no result has, and a value that is a number in none.
     """
-    for key in (*rows, *cols, *values):
+    for key in (*rows, *cols):
         check_key(results, key)
+    for value in values:
+        check_value(results, value)
     numbers: dict[tuple[Key, Key, str], list[float]] = {}
-    jobs: dict[tuple[Key, Key], int] = {}
-    for result, down, across in zip(results, group_keys(results, rows), group_keys(results, cols), strict=True):
-        jobs[down, across] = jobs.get((down, across), 0) + 1
+    jobs: dict[tuple[Key, Key, str], int] = {}
+    downs, acrosses = group_keys(results, rows), group_keys(results, cols)
+    for result, down, across in zip(results, downs, acrosses, strict=True):
         for value in values:
-            number = number_of(result, value)
+            if result.get("method") in others.get(value, ()):
+                continue
+            jobs[down, across, value] = jobs.get((down, across, value), 0) + 1
+            number = finite_number(result, value)
             if number is not None:
                 numbers.setdefault((down, across, value), []).append(number)
-    return Cells(_in_order(down for down, _ in jobs), _in_order(across for _, across in jobs), numbers, jobs)
+    return Cells(_in_order(downs), _in_order(acrosses), numbers, jobs)
 
 
 def group_keys(results: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[Key]:
@@ -121,19 +133,19 @@ def pivot(
     values: Sequence[str],
     aggregates: Sequence[str] = ("mean",),
     best: str | None = None,
+    others: Mapping[str, Collection[str | None]] = MappingProxyType({}),
 ) -> Pivot:
     """The aggregates of `values` for every combination of `rows` (down) and `cols` (across).
 
     Columns are named by the values of `cols`, followed by the value and the aggregate if there are several. `best` is
     `min` or `max`: the value that the aggregate `best` takes. A combination without results has None. What is not
-    finite is left out. Raises UsageError for a key that no result has, an unknown aggregate, and a value that is not a
-    number.
+    finite, or no number, is left out. `others` and errors: see `cells`. Raises UsageError for an unknown aggregate.
     """
     functions = _functions(aggregates, best)
     if SPREAD not in functions:
         # There, a job without any of the values counts among those that should have one; here, it has no place.
-        results = [one for one in results if any(number_of(one, value) is not None for value in values)] or results
-    found = cells(results, rows, cols, values)
+        results = [one for one in results if any(finite_number(one, value) is not None for value in values)] or results
+    found = cells(results, rows, cols, values, others)
     table = Pivot()
     columns: dict[str, tuple[Key, str, str]] = {}
     headings: dict[str, Sequence[str]] = {}
@@ -190,7 +202,7 @@ def _parts(column: str, spread: Spread) -> list[tuple[str, float | int | None]]:
 
 def without_value(results: Sequence[Mapping[str, Any]], value: str) -> list[str]:
     """The jobs whose results lack `value` or have no finite one, which a pivot leaves out."""
-    return [str(result.get("job_id")) for result in results if number_of(result, value) is None]
+    return [str(result.get("job_id")) for result in results if finite_number(result, value) is None]
 
 
 def _functions(names: Sequence[str], best: str | None) -> dict[str, Callable[[Values], float | int | None]]:
@@ -215,27 +227,29 @@ def check_key(results: Sequence[Mapping[str, Any]], key: str) -> None:
         raise UsageError(no_value_text(key, known))
 
 
-def number_of(result: Mapping[str, Any], key: str) -> float | None:
-    """The number that a result has for `key`; None without one, and for one that is not finite.
-
-    Raises UsageError for any other value.
-    """
-    number = result.get(key)
-    if number is None:
+def finite_number(result: Mapping[str, Any], key: str) -> float | None:
+    """The number that a result has for `key`; None without one, and for one that is not finite."""
+    value = result.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    if isinstance(number, dict):
-        names = ", ".join(f"{key}.{name}" for name in number)
+    number = number_of(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def check_value(results: Sequence[Mapping[str, Any]], key: str) -> None:
+    """Raise UsageError for a value that is a number in no result, and for one that none has."""
+    check_key(results, key)
+    given = [(one, value) for one in results if (value := one.get(key)) is not None]
+    if not given or any(isinstance(value, (int, float)) and not isinstance(value, bool) for _, value in given):
+        return
+    result, value = given[0]
+    if isinstance(value, dict):
+        names = ", ".join(f"{key}.{name}" for name in value)
         raise UsageError(
             f"{result.get('job_id')}: {key} is an object: `values: [{names}]` of `result` of the method in "
             "dispatcher.yaml takes numbers out of there"
         )
-    if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise UsageError(f"{result.get('job_id')}: {key} is {number!r}, which is not a number")
-    try:
-        return float(number) if math.isfinite(number) else None
-    except OverflowError:
-        # An integer beyond what a float holds.
-        return None
+    raise UsageError(f"{result.get('job_id')}: {key} is {shown(value)}, which is not a number, nor is it in any result")
 
 
 def _in_order(keys: Iterable[Key]) -> list[Key]:

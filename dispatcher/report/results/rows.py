@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.base.values import identity
@@ -83,6 +83,11 @@ class Results(list[dict[str, Any]]):
         rows = [row for row in self if all(key in row for key in only)]
         places = {_place(row, keys) for row in rows if row["job_id"] in self.with_result}
         return [row for row in rows if all(row.get(key) is not None for key in keys) or _place(row, keys) in places]
+
+    def others(self, values: Iterable[str]) -> dict[str, set[str | None]]:
+        """Of each value the methods with results none of which has it: their jobs do not lack it."""
+        reporting = {row["method"] for row in self if row["job_id"] in self.with_result}
+        return {value: reporting - {row["method"] for row in self if value in row} for value in values}
 
     def check_value(self, key: str) -> None:
         """Raise UsageError for a key that no row has; it names the results before the parameters."""

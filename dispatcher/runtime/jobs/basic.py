@@ -12,17 +12,17 @@ from typing import Any, Final, Generic, Self, TypeVar
 import jax
 from jax.experimental import multihost_utils
 
+from dispatcher import contract
 from dispatcher.errors import UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.configuration import Config, checked, configuration, configure, current_config
 from dispatcher.runtime.execution import ExecutionSpec, local
-from dispatcher.runtime.metrics import json_number
 from dispatcher.runtime.run_lock import only_run
 
 C = TypeVar("C")
 
 # One row of the results table.
-Row = Mapping[str, "float | str"]
+Row = Mapping[str, "float | str | None"]
 
 RESULT: Final = "result.json"
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class BasicJob(ABC, Generic[C]):
     def run(self) -> Row | None:
         """Do the work, on every process; process 0 returns the job's row of the results table.
 
-        A row maps names to text, numbers or scalar arrays; NaN and infinities are reported as text.
+        A row maps names to text, numbers or scalar arrays; NaN and infinities are reported as null.
         """
 
     @property
@@ -162,13 +162,13 @@ def _checked_row(result: Any) -> Row:
         raise UsageError(
             f"the result is {type(result).__qualname__}: expected a row, {{name: number or text}}, or None"
         )
-    return {str(name): _cell(name, value) for name, value in result.items()}
+    return contract.finite({str(name): _cell(name, value) for name, value in result.items()})
 
 
 def _cell(name: Any, value: Any) -> float | str:
     if isinstance(value, (str, int)):
         return value
     try:
-        return json_number(float(value))
+        return float(value)
     except (TypeError, ValueError):
         raise UsageError(f"the result has {name}: {value!r:.80}: expected a number or text in a row") from None

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from typing import Any
 
 import pytest
 from fleet import Fleet, shell, wait_until
+
+from dispatcher.report.changes import what_happened
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.states import Record, State
 
 LONG = "echo begun; sleep 600"
 # Only KILL ends it.
@@ -95,6 +101,12 @@ def test_a_second_request_to_kill_says_what_is_left_and_is_carried_out(fleet: Fl
     fleet.start("pod")
     fleet.wait_for("a", "abandoned")
     fleet.wait_gone("a", 1)
+
+
+def test_what_a_scheduler_has_not_told_is_named() -> None:
+    record = Record(state=State.RUNNING, force=True, outlet="hpc", handle="4711", host="n1", pod="pod", attempt=2)
+    told = what_happened(Event.REQUESTED, record, now_text(time.time() - 90))
+    assert "(1 min ago), and hpc has not told yet that 4711 has ended on n1" in told
 
 
 def test_what_a_dead_dispatcher_left_is_killed_by_command(fleet: Fleet) -> None:

@@ -22,11 +22,15 @@ CreateMode = Literal["auto", "ask"]
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+# Not every user of a cluster may see the first, and it may have several of the second.
+_NAMES_OF_CLUSTER: Final = ("cluster", "address")
+
+
 class Location(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where attempts of a host are, whatever the configuration and the defaults of other programs say later.
 
-    `parts` identify it (`project` and `zone`, `cluster`, `server`). `via` is how it was reached (`context`): it may be
-    called otherwise on another machine.
+    `parts` identify it (`project` and `zone`, `cluster`, `server`); of names of the same thing the first decides that
+    both places have. `via` is how it was reached (`context`): it may be called otherwise on another machine.
     """
 
     parts: Mapping[str, str] = {}
@@ -34,7 +38,9 @@ class Location(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def has(self, known: Location) -> bool:
         """Whether `known`, of which some parts may not be known yet, can be this one, however either is reached."""
-        return all(self.parts.get(name) == value for name, value in known.parts.items())
+        both = next((name for name in _NAMES_OF_CLUSTER if name in self.parts and name in known.parts), None)
+        unasked = set(_NAMES_OF_CLUSTER) - {both} if both else ()
+        return all(self.parts.get(name) == value for name, value in known.parts.items() if name not in unasked)
 
     def is_reached_as(self, known: Location) -> bool:
         """Whether calls that name `known` come to it, as far as is known."""

@@ -120,9 +120,7 @@ class Landing:
 
     def moved(self, found: str) -> str:
         """Why a call was not carried out that would have gone elsewhere: this is where it would have gone to."""
-        where = self._scheduler.where()
-        parts = self.location.parts if where is None else {**self.location.parts, where.part: found}
-        other = Location(parts, self.location.via)
+        other = self._located(found)
         return f"it leads to {other.text()} now, and attempts were submitted to {self.location.text()}"
 
     def layout(self) -> Layout:
@@ -188,6 +186,13 @@ class Landing:
         contents = {**bundle.files, name: launcher.encode("utf-8", "surrogateescape")}
         return msgspec.structs.replace(bundle, files=contents)
 
+    def _located(self, found: str) -> Location:
+        """The location that is told so (see Confirm), with what the host itself says."""
+        where = self._scheduler.where()
+        named = zip(where.parts if where is not None else (), found.split(), strict=False)
+        told = {name: word for name, word in named if word != "-"}
+        return Location({**self._host.location.parts, **told}, self._host.location.via)
+
     def _kept(self, path: str | None) -> str:
         """The directory, if files of attempts can be there."""
         return path if path is not None and self._host.keeps(path) else ""
@@ -219,9 +224,9 @@ class Landing:
         found = where.question.found(answer)
         if not found:
             why = answer.error if isinstance(answer, Failed) else "the programs there do not tell it"
-            self.problem = f"its {where.part} is unknown: {why}"
+            self.problem = f"its {where.parts[0]} is unknown: {why}"
             self._next_s = time.monotonic() + _ASK_AGAIN_S
             return
         self.problem = ""
-        self.location = Location({**self._host.location.parts, where.part: found}, self._host.location.via)
+        self.location = self._located(found)
         self.confirm = msgspec.structs.replace(where.question, wanted=found)

@@ -120,12 +120,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Where(msgspec.Struct, frozen=True):
-    """A part of a Location (`cluster`, `server`), and the call that prints it.
+    """The call that prints which cluster or server answers, and what its words are as parts of a Location.
 
-    The call comes before all calls of the agent, and what it prints must be the same each time.
+    It comes before all calls of the agent. `parts` has `server`, or `cluster` and `address`: see Confirm for several.
     """
 
-    part: str
+    parts: tuple[str, ...]
     question: Confirm
 
 

@@ -169,7 +169,7 @@ class PbsScheduler:
         return os.fspath(layout.submission_script(attempt.name).with_name(_OUTPUT_FILE))
 
     def where(self) -> Where:
-        return Where("server", programs.where())
+        return Where(("server",), programs.where())
 
     def limits_query(self) -> Sequence[Operation]:
         return [programs.limits()]

@@ -41,7 +41,7 @@ class PlainScheduler(LaunchingScheduler):
 
     def where(self) -> Where:
         """An alias of ssh may lead to another machine by now."""
-        return Where("machine", Confirm(words=("uname", "-n")))
+        return Where(("machine",), Confirm(words=("uname", "-n")))
 
     def refuses(self, request: Request) -> str:
         return refusal(self._host, request)

@@ -174,7 +174,7 @@ class Connection:
             return (yield from self.road.talk(operations, timeout_s))
         told, *answers = yield from self.road.talk([confirm, *operations], timeout_s)
         found = confirm.found(told)
-        self.has_moved = found not in (None, confirm.wanted)
+        self.has_moved = found is not None and confirm.is_elsewhere(found)
         if self.has_moved:
             raise OutletError(self.explain(str(found)))
         return answers

@@ -92,7 +92,7 @@ def _why_not(first: Operation, answers: Sequence[Any], *, is_run: bool) -> str:
     found = first.found(answers[0])
     if found is None:
         return answers[0].error if is_run else ""
-    return "" if first.wanted in (None, found) else f"not done: this is {found}"
+    return f"not done: this is {found}" if first.is_elsewhere(found) else ""
 
 
 def _sent(group: Sequence[Operation], answers: Sequence[Any]) -> dict[int, Operation]:

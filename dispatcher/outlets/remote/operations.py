@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from dispatcher.outlets.remote.agent.names import is_same_place
+
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """One thing to do on a host. It is not done, but fails, if one of the `only_after` operations before it failed."""
@@ -65,8 +67,9 @@ class RunThere(Run, frozen=True, kw_only=True):
 class Confirm(Run, frozen=True, kw_only=True):
     """Run a program that prints where programs are carried out, such as the name of a cluster.
 
-    Where it prints anything but `wanted` (None: whatever it is), nothing that comes after it in the call is done; where
-    it fails, no program is run. What is not done has failed.
+    It prints one word, or several names of the same place, the surest first, with `-` for one that cannot be told now.
+    Where it prints another place than `wanted` (None: any), nothing that comes after it in the call is done; where it
+    fails, no program is run. What is not done has failed.
     """
 
     wanted: str | None = None
@@ -74,6 +77,10 @@ class Confirm(Run, frozen=True, kw_only=True):
     def found(self, answer: Ran | Failed) -> str | None:
         """What it has printed; None where it failed."""
         return answer.out.strip() if isinstance(answer, Ran) else None
+
+    def is_elsewhere(self, found: str) -> bool:
+        """Whether that is another place than the wanted one."""
+        return self.wanted is not None and not is_same_place(found, self.wanted)
 
 
 class Ran(msgspec.Struct, frozen=True, kw_only=True):

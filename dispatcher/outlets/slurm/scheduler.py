@@ -112,7 +112,7 @@ class SlurmScheduler:
         return _log(Layout.of_attempt(attempt.directory), attempt.name, str(attempt.index))
 
     def where(self) -> Where:
-        return Where("cluster", self._named(questions.where()))
+        return Where(("cluster",), self._named(questions.where()))
 
     def limits_query(self) -> Sequence[Operation]:
         return self._all_named([*submitting.limits_query(self._host.qos), gres.query(self._host)])

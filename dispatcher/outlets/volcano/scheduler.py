@@ -37,17 +37,21 @@ _NODES_FILE: Final = "nodes.sh"
 # Names in one call.
 _BATCH: Final = 200
 _DELETE_S: Final = 120.0
-# Prints what tells a cluster from all others: the UID of a namespace that each has. Not every user may read it: then
-# the address of its API server, which a kubeconfig inside a cluster does not have. kubectl's warnings differ from call
-# to call, and are no part of it.
+# Prints what tells a cluster from all others: the UID of a namespace that each has, and the address of its API server,
+# which a kubeconfig inside a cluster does not have. Not every user may read the first, and rights may change from one
+# call to the next. kubectl's warnings differ from call to call, and are no part of it.
 _WHERE: Final = r"""
 ask=("$@" get namespace kube-system -o 'jsonpath={.metadata.uid}')
-found=$("${ask[@]}" 2>/dev/null) && [[ $found ]] && exec printf '%s' "$found"
-# Without what klog writes: it has a time and a pid, and says the same more than once.
-why=$("${ask[@]}" 2>&1 >/dev/null | grep -v '^[EFIW][0-9]\{4\} ')
-[[ $why == *'(Forbidden)'* ]] || { printf '%s' "$why" >&2; exit 1; }
+if ! found=$("${ask[@]}" 2>/dev/null) || ! [[ $found ]]; then
+    # Without what klog writes: it has a time and a pid, and says the same more than once.
+    why=$("${ask[@]}" 2>&1 >/dev/null | grep -v '^[EFIW][0-9]\{4\} ')
+    [[ $why == *'(Forbidden)'* ]] || { printf '%s' "$why" >&2; exit 1; }
+    found=
+fi
 address=$("$@" config view --minify -o 'jsonpath={.clusters[0].cluster.server}' 2>/dev/null)
-printf '%s' "${address:-$KUBERNETES_SERVICE_HOST}"
+address=${address:-$KUBERNETES_SERVICE_HOST}
+[[ $found$address ]] || { echo 'it has neither a UID that may be read nor an address' >&2; exit 1; }
+printf '%s %s' "${found:--}" "${address:--}"
 """
 
 
@@ -144,7 +148,7 @@ class VolcanoScheduler:
 
     def where(self) -> Where:
         words = ("bash", "-c", _WHERE, "where", *self._kubectl.words())
-        return Where("cluster", Confirm(words=words, timeout_s=questions.TIMEOUT_S))
+        return Where(("cluster", "address"), Confirm(words=words, timeout_s=questions.TIMEOUT_S))
 
     def limits_query(self) -> Sequence[Operation]:
         return [limits.query(self._kubectl)]

@@ -141,3 +141,12 @@ def test_every_call_is_carried_out_where_the_first_one_was(host: Connection, tmp
     files = Deliver(directory=os.fspath(tmp_path / "a"), files={"b": b"content"})
     _, told = ask(host, files, Run(words=["cat", os.fspath(tmp_path / "a/b")]))
     assert told.out == "content"
+
+
+@pytest.mark.parametrize(("knew", "knows"), [("uid a1", "- a1"), ("- a1", "uid a1"), ("uid a1", "uid a2")])
+def test_a_cluster_by_another_of_its_names_is_the_same(host: Connection, tmp_path: Path, knew: str, knows: str) -> None:
+    """Here and there, with either of them first."""
+    host.confirm = Confirm(words=["echo", knows], wanted=knew)
+    files = Deliver(directory=os.fspath(tmp_path / "a"), files={"b": b"content"})
+    read = Run(words=["cat", os.fspath(tmp_path / "a/b")])
+    assert ask(host, files, read)[1].out == ask(host, read, files)[0].out == "content"

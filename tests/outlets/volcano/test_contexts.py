@@ -86,7 +86,9 @@ def test_attempts_stay_where_they_are_and_another_cluster_says_nothing(
     fleet.wait_for("a", "running", timeout_s=PATIENCE_S)
     location = json.loads(fleet.attempt("a").submission.read_text())["location"]
     uid = volcano.kubectl("get", "namespace", "kube-system", "-o", "jsonpath={.metadata.uid}").stdout
-    assert location == {"parts": {"namespace": volcano.namespace, "cluster": uid}, "via": {"context": "admin"}}
+    address = volcano.kubectl("config", "view", "--minify", "-o", "jsonpath={.clusters[0].cluster.server}").stdout
+    parts = {"namespace": volcano.namespace, "cluster": uid, "address": address}
+    assert location == {"parts": parts, "via": {"context": "admin"}}
     first.kill()
 
     # The context now leads to another cluster.
@@ -94,8 +96,8 @@ def test_attempts_stay_where_they_are_and_another_cluster_says_nothing(
     config("set-cluster", "other", f"--server={other}")
     config("set-context", "admin", "--cluster=other")
     second = fleet.start("pod2", *options, poll="2")
-    submitted = f"namespace {volcano.namespace}, cluster {uid} (context admin)"
-    why = f"{submitted}, and k8s leads to {submitted.replace(uid, UID)} now"
+    submitted = f"namespace {volcano.namespace}, cluster {uid}, address {address} (context admin)"
+    why = f"{submitted}, and k8s leads to {submitted.replace(uid, UID).replace(address, other)} now"
     wait_until(lambda: why in fleet.run("pods"), "both clusters are named", PATIENCE_S)
     second.kill()
     kubeconfig.write_bytes(kept)
@@ -109,3 +111,34 @@ def test_attempts_stay_where_they_are_and_another_cluster_says_nothing(
     assert third.end(PATIENCE_S) == 0, third.said
     record = fleet.record("a")
     assert (record.state, record.attempt, record.exit_code) == ("done", 1, 0), third.said
+
+
+def test_a_user_who_may_not_read_the_name_of_the_cluster_any_more_is_in_the_same_one(
+    fleet: Fleet, volcano: VolcanoBed
+) -> None:
+    volume = Path(volcano.make_volume("data"))
+    words = f"kubeconfig: {volcano.kubeconfig}, namespace: {volcano.namespace}, image: jax"
+    fleet.write_config(
+        "code: none\nlost_after: 10s\nhosts:\n"
+        f"  k8s: {{type: volcano, pvc_name: data, pvc_mount_path: /data, {words}}}\n"
+    )
+    fleet.write_manifest([shell("a", GATED, gpus=0)])
+    options = ("--slots", "0", "--outlet", "k8s:1", "--until-empty")
+    first = fleet.start("pod1", *options, poll="2")
+    (begun,) = wait_until(lambda: list(volume.glob("**/begun")), "the attempt has begun", PATIENCE_S)
+    fleet.wait_for("a", "running", timeout_s=PATIENCE_S)
+    with volcano.answering(403, "namespaces is forbidden", method="GET", path="/namespaces/kube-system") as fault:
+        # One that knows the cluster's own name, and then one that has never known it.
+        wait_until(lambda: fault.happened > 4, "it has asked", PATIENCE_S)
+        assert "leads to" not in fleet.run("pods")
+        first.kill()
+        second = fleet.start("pod2", *options, poll="2")
+        before = fault.happened
+        wait_until(lambda: fault.happened > before + 4, "it has asked, too", PATIENCE_S)
+        assert "leads to" not in fleet.run("pods")
+        assert fleet.record("a").state == "running"
+    # It may read the name again.
+    begun.with_name("go").touch()
+    assert second.end(PATIENCE_S) == 0, second.said
+    record = fleet.record("a")
+    assert (record.state, record.attempt, record.exit_code) == ("done", 1, 0), second.said

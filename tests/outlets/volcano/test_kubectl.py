@@ -155,12 +155,16 @@ FORBIDDEN = "get) echo 'Error from server (Forbidden): no' >&2; exit 1 ;;"
 @pytest.mark.parametrize(
     ("answers", "told", "status"),
     [
-        ("get) printf uid-1 ;;", "uid-1", 0),
-        ("get) echo 'E1127 09:21:22 memcache.go: no list for metrics.k8s.io' >&2; printf uid-1 ;;", "uid-1", 0),
+        ("get) printf uid-1 ;; config) printf https://lab:6443 ;;", "uid-1 https://lab:6443", 0),
+        (
+            "get) echo 'E1127 09:21:22 memcache.go: no list for metrics.k8s.io' >&2; printf uid-1 ;;",
+            "uid-1 10.0.0.1",
+            0,
+        ),
         # Not every user may read that namespace.
-        (f"{FORBIDDEN} config) printf https://lab:6443 ;;", "https://lab:6443", 0),
+        (f"{FORBIDDEN} config) printf https://lab:6443 ;;", "- https://lab:6443", 0),
         # In a cluster, with no kubeconfig.
-        (FORBIDDEN, "10.0.0.1", 0),
+        (FORBIDDEN, "- 10.0.0.1", 0),
         ("get) echo 'Unable to connect to the server' >&2; exit 1 ;;", "Unable to connect to the server", 1),
     ],
 )

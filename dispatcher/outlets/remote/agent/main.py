@@ -12,7 +12,7 @@ from dispatcher.outlets.remote.agent.attempts import check
 from dispatcher.outlets.remote.agent.facts import hello
 from dispatcher.outlets.remote.agent.gpus import list_gpus
 from dispatcher.outlets.remote.agent.launching import launch
-from dispatcher.outlets.remote.agent.names import Data, Refusal
+from dispatcher.outlets.remote.agent.names import Data, Refusal, is_same_place
 from dispatcher.outlets.remote.agent.programs import find_pbs, run
 from dispatcher.outlets.remote.agent.reading import read, tail
 from dispatcher.outlets.remote.agent.signals import send_signal
@@ -91,7 +91,7 @@ def main() -> None:
             word, told = answers[-1] = confirmed(answers[-1])
             if word == "failed":
                 not_done, why = ["Run"], told["error"]
-            elif words["wanted"] not in (None, told["out"].strip()):
+            elif words["wanted"] is not None and not is_same_place(told["out"], words["wanted"]):
                 not_done, why = list(OPERATIONS), "not done: this is %s" % told["out"].strip()
     answer = zlib.compress(json.dumps(answers).encode())
     stdout.write(b"\n%s %d\n" % (request["nonce"].encode(), len(answer)) + answer)

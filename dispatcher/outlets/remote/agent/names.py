@@ -21,5 +21,13 @@ GPU_LOCKS = "DISPATCHER_GPU_LOCKS"
 Data = Dict[str, Any]
 
 
+def is_same_place(found: str, other: str) -> bool:
+    """Whether two answers to `Confirm` name the same place: the first word that both know (not `-`) decides."""
+    for one, another in zip(found.split(), other.split()):
+        if "-" not in (one, another):
+            return one == another
+    return False
+
+
 class Refusal(Exception):
     """An operation that cannot be done, and why."""

@@ -23,13 +23,13 @@ Talk = Generator[Program, Finished, Sequence[Any]]
 # What every request begins with. A shell that a start file puts in the place of the one that was given the command
 # reads its own commands there, and leaves before it comes to the rest.
 TAKEN_OVER: Final = 93
-_GUARD: Final = f"exit {TAKEN_OVER}"
+GUARD: Final = f"exit {TAKEN_OVER}"
 # With which the loader ends when something else has read from its standard input before.
 CUT_SHORT: Final = 94
 # The source of the agent is what it reads next.
 # Without single quotes, so that every login shell reads it alike.
 _LOADER: Final = (
-    f'import sys,zlib;f=sys.stdin.buffer;f.readline()==b"{_GUARD}\\n" or sys.exit({CUT_SHORT});'
+    f'import sys,zlib;f=sys.stdin.buffer;f.readline()==b"{GUARD}\\n" or sys.exit({CUT_SHORT});'
     'exec(compile(zlib.decompress(f.read(int(f.readline()))),"agent","exec"),{"__name__":"__main__"})'
 )
 # Its first argument says how many of the next ones are files; the others are the command.
@@ -57,7 +57,7 @@ class Exchange:
         document = {"nonce": self._nonce, "limit_s": timeout_s + _AGENT_MARGIN_S, "operations": operations}
         body = zlib.compress(msgspec.json.encode(document), 1)
         source = _source()
-        self.request = b"%b\n%d\n%b%d\n%b" % (_GUARD.encode(), len(source), source, len(body), body)
+        self.request = b"%b\n%d\n%b%d\n%b" % (GUARD.encode(), len(source), source, len(body), body)
         self.sources = [operation.source for operation in operations if isinstance(operation, Store)]
         self._stored_bytes = sum(operation.size for operation in operations if isinstance(operation, Store))
 

@@ -12,6 +12,7 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import follow, ssh
 from dispatcher.outlets.remote.exchange import (
     CUT_SHORT,
+    GUARD,
     TAKEN_OVER,
     Exchange,
     Talk,
@@ -24,8 +25,10 @@ from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.remote.programs import Finished, Program
 
 _CONTROL_LIMIT_S: Final = 10.0
-# Ours is given as an argument.
-_TAKEN_BY_PYTHON: Final = re.compile(r'file "?<stdin>', re.IGNORECASE)
+# What interpreters say of a program on stdin: Python, Perl, Ruby, Node. Ours is given as an argument.
+_TAKEN_BY: Final = re.compile(r'file "?<stdin>|\bat - line \d|^-:\d+:|^\[stdin\]:\d', re.IGNORECASE | re.M)
+_START_FILE: Final = "a start file of the login (~/.bashrc, ~/.profile, ~/.ssh/rc ...)"
+_ONLY: Final = "let it do that only in logins with a terminal, below a line `[[ $- == *i* ]] || return`"
 _PYTHON_SAYS: Final = re.compile(r"^Traceback \(most recent call last\)|SyntaxError", re.M)
 
 
@@ -160,19 +163,20 @@ class SshRoad:
 
 def _explain_login(target: str, finished: Finished) -> str:
     """What a start file of the login has done, so that the agent was not started, or not as it should; else empty."""
-    files = "a start file of the login (~/.bashrc, ~/.profile, ~/.ssh/rc ...)"
-    only = "let it do that only in logins with a terminal, below a line `[[ $- == *i* ]] || return`"
-    if finished.exit_code == TAKEN_OVER or _TAKEN_BY_PYTHON.search(finished.errors):
-        return f"{target}: {files} replaces the shell by another one (`exec`): {only}"
+    # A program may print what is meant for the agent.
+    is_echoed = GUARD.encode() in finished.out
+    if finished.exit_code == TAKEN_OVER or is_echoed or _TAKEN_BY.search(finished.errors):
+        return f"{target}: {_START_FILE} replaces the shell by another one, or by a program (`exec`): {_ONLY}"
     if finished.exit_code == CUT_SHORT:
-        return f"{target}: {files} reads from standard input, and so takes what is meant for the agent: {only}"
+        return f"{target}: {_START_FILE} reads from standard input, and so takes what is meant for the agent: {_ONLY}"
     # A program that cannot be found, or a Python that fails, says so itself.
     if finished.exit_code in (126, 127, 255) or finished.exit_code < 0 or _PYTHON_SAYS.search(finished.errors):
         return ""
     says = ssh.shown(finished.errors)
     return (
-        f"{target}: the login ended with status {finished.exit_code} and no answer: {files} exits, ends the shell by "
-        f"`set -e`, or sends its output elsewhere: {only}" + (f". It says: {says}" if says else "")
+        f"{target}: the login ended with status {finished.exit_code} and no answer: {_START_FILE} exits, ends the "
+        f"shell by `set -e`, replaces it by a program, or sends its output elsewhere: {_ONLY}"
+        + (f". It says: {says}" if says else "")
     )
 
 

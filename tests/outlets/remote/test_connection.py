@@ -92,6 +92,8 @@ def test_what_a_login_prints_is_skipped(ssh: SshBed, connect: Callable[..., Conn
         ("exec bash --norc -s", "replaces the shell by another one"),
         ("exit 0", "the login ended with status 0 and no answer: a start file"),
         ("exec python3", "replaces the shell by another one"),
+        ("exec perl", "replaces the shell by another one, or by a program"),
+        ("exec tee /dev/null", "replaces the shell by another one, or by a program"),
         ("set -e; echo It is closed >&2; false", "and no answer: a start file of the login (~/.bashrc"),
     ],
 )

@@ -287,9 +287,6 @@ class BatchOutlet:
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def close(self) -> None:
-        if self._over and not self._conversation.is_busy:
-            # What the last attempt has left is removed with a call that is given time to end.
-            self._conversation.work()
         self._shipping.close()
         self._conversation.finish()
         self._remove_last()
@@ -479,7 +476,7 @@ class BatchOutlet:
             return None
         if not self._landing.has_landed:
             return self._landing.due_in_s()
-        if self._watcher.has_questions() or self._stopper.has_work() or self._host.steps() or self._over:
+        if self._watcher.has_questions() or self._stopper.has_work() or self._host.steps():
             return 0.0
         if self._over and not self._is_waiting():
             # Otherwise they go with the next call.

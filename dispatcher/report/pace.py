@@ -72,9 +72,15 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     is_claiming: bool
 
 
-def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
-    """The pace of all jobs of the snapshot; `waiting` is why those wait that do."""
+def pace(snapshot: Snapshot, waiting: Iterable[Wait], everything: Snapshot | None = None) -> Pace:
+    """The pace of all jobs of the snapshot; `waiting` is why those wait that do.
+
+    `everything` has all jobs where the snapshot has some of them: their methods' times are those of all, and the time
+    left is what they take if no other job gets a slot. `slots_busy` counts slots with jobs of the snapshot.
+    """
+    everything = everything or snapshot
     latest = _latest(snapshot)
+    usual = latest if everything is snapshot else _latest(everything)
     window_s = _window(latest, snapshot.now_s)
     in_window = latest.done_since(snapshot.now_s - window_s)
     is_long = window_s >= _SHORTEST_S or in_window >= _LATEST
@@ -85,10 +91,11 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
     running = snapshot.jobs_in(*IN_FLIGHT)
     moving = [job for job in running if job not in snapshot.stalled]
     silent = {pod.info.pod for pod in snapshot.pods if pod.state == "silent"}
+    in_flight = running if everything is snapshot else everything.jobs_in(*IN_FLIGHT)
     # Where such a pod has jobs, no others begin.
-    held = sum(snapshot.records[job].pod in silent for job in running) if silent and taken else 0
-    left, unknown = _left(snapshot, moving, taken, latest.took_s, len(running) - held + size - busy)
-    bound_s, limited_by = _bound(snapshot, moving, taken, latest)
+    held = sum(everything.records[job].pod in silent for job in in_flight) if silent and taken else 0
+    left, unknown = _left(snapshot, moving, taken, usual.took_s, len(in_flight) - held + size - busy)
+    bound_s, limited_by = _bound(snapshot, moving, taken, usual)
     if left.mid_s is not None and bound_s > left.mid_s:
         left = _Left(bound_s)
     else:
@@ -99,7 +106,7 @@ def pace(snapshot: Snapshot, waiting: Iterable[Wait]) -> Pace:
     return Pace(
         pods=sum(pod.is_at_work for pod in snapshot.pods),
         silent=tuple(sorted(silent)),
-        slots_busy=busy,
+        slots_busy=busy if everything is snapshot else _slots_with(snapshot),
         slots=size,
         done_per_hour=in_window / window_s * _HOUR_S if in_window and is_long else None,
         window_s=window_s,
@@ -177,6 +184,12 @@ def _slots(snapshot: Snapshot) -> tuple[int, int]:
             busy += taken
             size += taken if pod.is_draining else sum(slot.room for slot in pod.info.slots)
     return busy, size
+
+
+def _slots_with(snapshot: Snapshot) -> int:
+    """How many slots have jobs of the snapshot."""
+    slots = (slot for pod in snapshot.pods if pod.is_at_work for slot in pod.info.slots)
+    return sum(min(sum(name.rpartition("/")[0] in snapshot.records for name in slot.jobs), slot.room) for slot in slots)
 
 
 class _Left(msgspec.Struct, frozen=True):

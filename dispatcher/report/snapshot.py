@@ -297,12 +297,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return methods
 
     def only(self, jobs: Mapping[str, Record]) -> Snapshot:
-        """The same snapshot with only these jobs. Needs and pods still refer to all jobs."""
+        """The same snapshot with only these jobs. Needs, pods and pauses still refer to all jobs."""
         # What is usual for a method is learned from all of its jobs.
         return msgspec.structs.replace(
             self,
             records=jobs,
             gpu_idle={job: idle_s for job, idle_s in self.gpu_idle.items() if job in jobs},
+            external={job: found for job, found in self.external.items() if job in jobs},
+            edited=frozenset(job for job in self.edited if job in jobs),
+            refusals=tuple(refusal for refusal in self.refusals if refusal.job in jobs),
+            find_changed=lambda only: [job for job in self.changed if job in only.records],
             # What it needs may be none of these jobs.
             find_newer=lambda only: {job: newer for job, newer in self.newer_inputs.items() if job in only.records},
             find_stalled=lambda only: {j: s for j, s in self.stalled.items() if j in only.records},

@@ -21,6 +21,7 @@ from dispatcher.errors import DispatcherError, LockError, StorageError, UsageErr
 from dispatcher.web import changing, comparing, curves, jobs, logs, matrix
 from dispatcher.web.answers import MOST_BYTES, LoadingError, RefusedError, encode
 from dispatcher.web.board import Board
+from dispatcher.web.columns import FilterError
 from dispatcher.web.follower import Follower
 from dispatcher.web.guard import LOGIN, App, Guard, Receive, Scope, Send, Sessions
 from dispatcher.web.ledger import Ledger
@@ -77,6 +78,7 @@ class Server:
             "/api/compare": self._compare,
             "/api/scatter": self._scatter,
             "/api/pods": self._pods,
+            "/api/values": self._values,
         }
         routes = [Route(LOGIN, self._login, methods=["GET"])]
         routes += [Route(path, self._answering(endpoint), methods=["GET"]) for path, endpoint in reading.items()]
@@ -109,6 +111,8 @@ class Server:
         facts = {name: value for name, value in self._follower.facts().items() if name != "live"}
         if isinstance(error, LoadingError):
             return _json({"error": str(error), "loading": True, **facts}, _status(error), {"Retry-After": "1"})
+        if isinstance(error, FilterError):
+            facts["filter"] = {"name": error.name, "number": error.number}
         return _json({"error": str(error), **facts}, _status(error))
 
     # The page.
@@ -147,14 +151,14 @@ class Server:
         )
 
     async def _jobs(self, request: Request) -> Response:
-        query = Query(request.query_params, "sort", "limit", "after", "ids", *_FILTER)
+        query = Query(request.query_params, "sort", "limit", "after", "ids", "show", *_FILTER)
         limit, after = query.count("limit", 100, (1, jobs.MOST_JOBS)), query.count("after", 0, (0, _MOST))
-        wanted, sort, ids = query.filter(), query.text("sort"), query.words("ids")
+        wanted, sort, ids, show = query.filter(), query.text("sort"), query.words("ids"), query.texts("show")
         if len(ids) > jobs.MOST_JOBS:
             raise UsageError(f"ids: {len(ids)} jobs, at most {jobs.MOST_JOBS}")
 
         def find(board: Board) -> dict[str, Any]:
-            return jobs.rows_of(board, ids) if ids else jobs.listed(board, wanted, sort, limit, after)
+            return jobs.rows_of(board, ids) if ids else jobs.listed(board, wanted, sort, limit, after, show)
 
         return _encoded(request, await self._follower.answer(find))
 
@@ -166,6 +170,11 @@ class Server:
     async def _pods(self, request: Request) -> Response:
         Query(request.query_params)
         return _encoded(request, await self._follower.answer(lambda board: board.pods()))
+
+    async def _values(self, request: Request) -> Response:
+        query = Query(request.query_params, "key", "text")
+        key, text = query.text("key"), query.text("text") or ""
+        return _encoded(request, await self._follower.answer(jobs.values, key, text))
 
     # Files of attempts.
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,6 +28,27 @@ from dispatcher.run_state.states import FIELD_NAMES, State
 _BY_ENTRY: Final = "method"
 # So many columns of other keys are kept, those that were asked for last.
 _KEPT: Final = 12
+# Of a text without a key, values are looked for among keys with fewer than that.
+_LISTED: Final = 2_000
+# So much of a value is searched.
+_LONGEST: Final = 300
+
+
+class FilterError(UsageError):
+    """A filter that makes no sense: which parameter of the request it is, and the how manieth of that name."""
+
+    def __init__(self, text: str, name: str, number: int) -> None:
+        super().__init__(text.removeprefix("--where "))
+        self.name = name
+        self.number = number
+
+
+class Value(NamedTuple):
+    """A value of a key, and how many jobs have it."""
+
+    key: str
+    value: Any
+    jobs: int
 
 
 class Column:
@@ -167,11 +189,35 @@ class Columns:
         flags: list[Iterable[object]] = []
         if states := frozenset(states):
             flags.append(snapshot.by_state.flags(states))
-        if where is not None:
-            check_users(where, lambda: [user for user in self.column(OWNER).values if user is not None])
-        for condition in where.conditions if where is not None else ():
-            flags.append(self.column(condition.key).flags(condition))
+        for number, condition in enumerate(where.conditions if where is not None else ()):
+            try:
+                check_users(Where((condition,)), self._users)
+                flags.append(self.column(condition.key).flags(condition))
+            except UsageError as error:
+                raise FilterError(str(error), "where", number) from error
         return list(itertools.compress(everything, map(all, zip(*flags, strict=True)))) if flags else everything
+
+    def _users(self) -> list[Any]:
+        return [user for user in self.column(OWNER).values if user is not None]
+
+    def matching(self, key: str | None, text: str) -> list[Value]:
+        """The values that contain the text, of one key or of all that entries have, the most frequent first."""
+        wanted = text.casefold()
+        columns = {key: self.column(key)} if key else {k: c for k, c in self.keys.items() if len(c.values) < _LISTED}
+        found: list[Value] = []
+        for name, column in columns.items():
+            fitting = [n for n, one in enumerate(column.values) if one is not None and wanted in _text(one)]
+            if fitting:
+                counts = Counter(column.codes)
+                found += [Value(name, column.values[n], counts[n]) for n in fitting if counts[n]]
+        if key and not wanted:
+            # Those to choose from, in their order.
+            return sorted(found, key=lambda one: sort_key(one.value))
+        return sorted(found, key=lambda one: (not _text(one.value).startswith(wanted), -one.jobs))
+
+
+def _text(value: Any) -> str:
+    return text_of(value)[:_LONGEST].casefold()
 
 
 def sort_key(value: Any) -> tuple[int, float, str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
+from dispatcher.matrix.condition import literal
 from dispatcher.matrix.entry import OWNER, RESERVED
 from dispatcher.report.overview import Row, job_row
 from dispatcher.report.provenance import provenance_facts
@@ -25,13 +28,19 @@ MOST_JOBS: Final = 500
 # Of an error, and of a parameter, in a list.
 _LONG: Final = 300
 _ATTEMPTS: Final = 50
+# So many parameters are in a row that nobody has asked for.
+_PARAMS: Final = 50
+_VALUES: Final = 50
 # A list goes on in the next answer when its rows have more.
 _LIST_BYTES: Final = 800_000
 
 
-def listed(board: Board, wanted: Filter, sort: str | None, limit: int, after: int) -> dict[str, Any]:
+def listed(
+    board: Board, wanted: Filter, sort: str | None, limit: int, after: int, show: Sequence[str] = ()
+) -> dict[str, Any]:
     """Some of the jobs that match a filter: `limit` from number `after` on; `next` is the number to go on with.
 
+    `show` are parameters that rows have in any case, however many there are.
     `sort` is a key or a result, with a minus for the reverse order; None is the order of the manifest.
     """
     places: Sequence[int] = board.places(wanted)
@@ -44,7 +53,7 @@ def listed(board: Board, wanted: Filter, sort: str | None, limit: int, after: in
     size = 0
     for place in chosen:
         job = board.columns.jobs[place]
-        row = plain_row(board, snapshot, job)
+        row = plain_row(board, snapshot, job, show)
         record = snapshot.records[job]
         row["why"] = waiting.why(job).text if record.state in WAITING else None
         size += len(encode(row)) + 1
@@ -62,13 +71,15 @@ def rows_of(board: Board, jobs: Sequence[str]) -> dict[str, Any]:
     return {"jobs": [plain_row(board, snapshot, job) for job in known], "total": len(known), "next": None}
 
 
-def plain_row(board: Board, snapshot: Snapshot, job: str) -> Row:
+def plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = ()) -> Row:
     """A row of a list: `job_row`, the parameters and the numbers of the result; no more than a few kilobytes."""
     in_flight = snapshot.records[job].state in IN_FLIGHT
     row = board.shown.running_row(snapshot, job, {}) if in_flight else job_row(snapshot, job)
     row["error"] = row["error"] and row["error"][:_LONG]
     entry = snapshot.entry(job)
-    row["params"] = {} if entry is None else {key: _short(value) for key, value in list(entry.params.items())[:50]}
+    params = {} if entry is None else entry.params
+    shown = dict.fromkeys([*(key for key in show if key in params), *itertools.islice(params, _PARAMS)])
+    row["params"] = {key: _short(params[key]) for key in shown}
     by_name = board.results.by_name
     row["result"] = {name: of[job] for name, of in by_name.items() if job in of}
     return row
@@ -113,6 +124,22 @@ def _by_elapsed(board: Board, places: Sequence[int], *, is_reverse: bool) -> lis
     having = [(seconds, place) for place, seconds in times.items() if seconds is not None]
     having.sort(key=lambda pair: pair[0], reverse=is_reverse)
     return [*(place for _, place in having), *(place for place in places if times[place] is None)]
+
+
+def values(board: Board, key: str | None, text: str) -> dict[str, Any]:
+    """Values to choose from that contain the text, each with the filter that selects it and the number of its jobs."""
+    _ = board.snapshot
+    found = board.columns.matching(key, text)
+    rows = [
+        {
+            "key": one.key,
+            "value": text_of(one.value)[:_LONG],
+            "where": f"{one.key}={literal(text_of(one.value))}",
+            "of": one.jobs,
+        }
+        for one in found[:_VALUES]
+    ]
+    return {"values": rows, "total": len(found)}
 
 
 def known(board: Board, job: str) -> str:

@@ -21,8 +21,8 @@ from dispatcher.report.waiting import Wait, reasons, waits
 from dispatcher.run_state.fold import signature
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
-from dispatcher.run_state.pauses import unpause_command
-from dispatcher.run_state.states import IN_FLIGHT
+from dispatcher.run_state.pauses import Pause, unpause_command
+from dispatcher.run_state.states import IN_FLIGHT, WAITING
 from dispatcher.web.logs import last_lines
 from dispatcher.workspace import Layout
 
@@ -48,9 +48,10 @@ class Shown:
         self.groups: dict[tuple[str, str], frozenset[str]] = {}
 
     def parts(self, chosen: Snapshot, everything: Snapshot) -> dict[str, Any]:
-        """The parts by name; `chosen` has the jobs that were asked for."""
+        """The parts by name; `chosen` has the jobs that were asked for, and all that is told is of these."""
         waiting = waits(chosen, everything)
-        whole = pace(everything, waiting if chosen is everything else waits(everything))
+        found = pace(chosen, waiting, everything)
+        whole = found if chosen is everything else pace(everything, waits(everything))
         running = self._running(chosen)
         causes, why = failures(chosen, self._signatures), reasons(everything)
         failed = [(_key(signature(one.error, one.reason, one.jobs[0])), one) for one in causes]
@@ -59,15 +60,17 @@ class Shown:
             self.groups = {("failure", key): frozenset(one.jobs) for key, one in failed}
             self.groups |= {("waiting", key): frozenset(one.jobs) for key, one in held_up}
         return {
-            "attention": attention(everything, whole),
+            "attention": attention(chosen, found, is_all=chosen is everything),
+            "attention_of_all": len(attention(everything, whole)),
             "counts": count_states(chosen),
             "total": len(chosen.records),
-            **pace_parts(whole),
+            **pace_parts(found),
+            "others_left": whole.left - found.left,
             "running": running,
             "running_total": len(chosen.in_flight()),
             "failures": [self._failure(chosen, key, one) for key, one in failed[:_CAUSES]],
             "waiting": [waiting_row(chosen, key, one) for key, one in held_up[:_REASONS]],
-            "notices": notices(everything),
+            "notices": notices(chosen),
         }
 
     def _running(self, snapshot: Snapshot) -> list[Row]:
@@ -157,29 +160,39 @@ def waiting_row(snapshot: Snapshot, key: str, wait: Wait) -> dict[str, Any]:
     }
 
 
-def attention(snapshot: Snapshot, whole: Pace) -> list[dict[str, Any]]:
-    """What needs a person, the most urgent first."""
-    found: list[dict[str, Any]] = []
+def attention(snapshot: Snapshot, found: Pace, *, is_all: bool = True) -> list[dict[str, Any]]:
+    """What needs a person, the most urgent first; of some of the jobs, what concerns these."""
+    items: list[dict[str, Any]] = []
     for pause in snapshot.pauses.values():
-        text = f"{pause.scope} is paused: {clip(pause.why, _LONG)}"
-        command = unpause_command(pause.scope)
-        found.append({"kind": "paused", "text": text, "scope": pause.scope, "command": command, "since": pause.at})
-    found += _of_jobs(snapshot, "gpu_idle", snapshot.gpu_idle, ("leaves its GPU idle", "leave their GPUs idle"))
-    found += _dead_pods(snapshot)
-    found += _silent_pods(snapshot)
-    if whole.left > len(snapshot.in_flight()) and not whole.is_claiming:
-        text = f"{counted(whole.left, 'job')} left to run, and no pod claims jobs: `dispatcher --pod NAME --gpus ...`"
-        found.append({"kind": "nothing_claims", "text": text, "since": None})
-    found += [{"kind": "notice", "text": text, "since": None} for text in snapshot.untold]
-    found += _of_jobs(snapshot, "stalled", snapshot.stalled, ("is stalled: no report", "are stalled: no report"))
-    found += [
+        if is_all or _holds_up(pause, snapshot):
+            text = f"{pause.scope} is paused: {clip(pause.why, _LONG)}"
+            command = unpause_command(pause.scope)
+            items.append({"kind": "paused", "text": text, "scope": pause.scope, "command": command, "since": pause.at})
+    items += _of_jobs(snapshot, "gpu_idle", snapshot.gpu_idle, ("leaves its GPU idle", "leave their GPUs idle"))
+    jobs_of = _in_flight_by_pod(snapshot)
+    pods = [pod for pod in snapshot.pods if is_all or pod.info.pod in jobs_of]
+    items += _dead_pods(pods, jobs_of)
+    items += _silent_pods(pods)
+    if found.left > len(snapshot.in_flight()) and not found.is_claiming:
+        text = f"{counted(found.left, 'job')} left to run, and no pod claims jobs: `dispatcher --pod NAME --gpus ...`"
+        items.append({"kind": "nothing_claims", "text": text, "since": None})
+    if is_all:
+        items += [{"kind": "notice", "text": text, "since": None} for text in snapshot.untold]
+    items += _of_jobs(snapshot, "stalled", snapshot.stalled, ("is stalled: no report", "are stalled: no report"))
+    items += [
         {"kind": "refused_edit", "text": refusal_text(one, snapshot.clock), "jobs": [one.job], "since": one.at or None}
         for one in snapshot.refusals
     ]
-    texts = [*([snapshot.problem] if snapshot.problem else []), *snapshot.warnings]
-    found += [{"kind": "problem", "text": text, "since": None} for text in texts]
-    found += [{"kind": "external", "text": text, "since": None} for text in external_notices(snapshot)]
-    return found[:_ATTENTION]
+    texts = [*([snapshot.problem] if snapshot.problem else []), *snapshot.warnings] if is_all else []
+    items += [{"kind": "problem", "text": text, "since": None} for text in texts]
+    items += [{"kind": "external", "text": text, "since": None} for text in external_notices(snapshot)]
+    return items[:_ATTENTION]
+
+
+def _holds_up(pause: Pause, snapshot: Snapshot) -> bool:
+    """Whether the pause is for some of the jobs that wait, wherever they would run."""
+    entries = (snapshot.entries.get(job) for job in snapshot.jobs_in(*WAITING))
+    return any(pause.covers(entry) for entry in entries if entry is not None)
 
 
 def notices(snapshot: Snapshot) -> list[str]:
@@ -215,14 +228,18 @@ def _of_jobs(snapshot: Snapshot, kind: str, jobs: Mapping[str, float], words: tu
     ]
 
 
-def _dead_pods(snapshot: Snapshot) -> list[dict[str, Any]]:
-    left: dict[str | None, list[str]] = {}
+def _in_flight_by_pod(snapshot: Snapshot) -> dict[str | None, list[str]]:
+    found: dict[str | None, list[str]] = {}
     for job in snapshot.jobs_in(*IN_FLIGHT):
-        left.setdefault(snapshot.records[job].pod, []).append(job)
+        found.setdefault(snapshot.records[job].pod, []).append(job)
+    return found
+
+
+def _dead_pods(pods: Sequence[PodStatus], jobs_of: Mapping[str | None, list[str]]) -> list[dict[str, Any]]:
     found = []
-    for pod in snapshot.pods:
+    for pod in pods:
         if pod.state == "dead":
-            jobs = left.get(pod.info.pod, [])
+            jobs = jobs_of.get(pod.info.pod, [])
             holds = f", and {counted(len(jobs), 'job')} of it recorded as running" if jobs else ""
             text = f"pod {pod.info.pod} on {pod.info.host} is dead{holds}: start it again, or another pod takes over"
             item = {"kind": "dead_pod", "text": text, "pod": pod.info.pod, "jobs": jobs[:_LISTED]}
@@ -230,9 +247,9 @@ def _dead_pods(snapshot: Snapshot) -> list[dict[str, Any]]:
     return found
 
 
-def _silent_pods(snapshot: Snapshot) -> list[dict[str, Any]]:
+def _silent_pods(pods: Sequence[PodStatus]) -> list[dict[str, Any]]:
     found = []
-    for pod in snapshot.pods:
+    for pod in pods:
         if pod.state == "silent":
             text = f"pod {pod.info.pod} on {pod.info.host} shows no sign of life, and its lock is still held"
             found.append({"kind": "silent_pod", "text": text, "pod": pod.info.pod, "since": last_heartbeat(pod)})

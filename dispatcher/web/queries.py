@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,11 +11,13 @@ from starlette.datastructures import QueryParams
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
 from dispatcher.report.selection import parse_states
-from dispatcher.web.columns import Filter
+from dispatcher.run_state.states import State
+from dispatcher.web.columns import Filter, FilterError
 
 _MOST_FILTERS: Final = 20
 _LONGEST: Final = 2_000
 _MOST_KEYS: Final = 5
+_GLOB: Final = re.compile(r"[*?[]")
 
 
 class Query:
@@ -29,20 +32,34 @@ class Query:
                 raise UsageError(f"{name}: {len(value)} characters, at most {_LONGEST}")
 
     def filter(self) -> Filter:
-        """`where=key=value`, `state=` and `methods=`, as in `dispatcher status`."""
+        """`where=key=value`, `state=`, `methods=` as in `dispatcher status`; `where=WORD` is part of an id, or a glob.
+
+        Raises FilterError for one that makes no sense.
+        """
         options = self._params.getlist("where")
         if len(options) > _MOST_FILTERS:
             raise UsageError(f"where: {len(options)} conditions, at most {_MOST_FILTERS}")
-        methods = ",".join(filter(None, self._params.getlist("methods")))
-        conditions = Where.parse(options).conditions
-        if methods:
+        conditions = tuple(_condition(option, number) for number, option in enumerate(options))
+        if methods := ",".join(filter(None, self._params.getlist("methods"))):
             conditions = (*conditions, Condition("method", methods))
-        states = [word for word in self._params.getlist("state") if word]
         failure, waiting = self.text("failure") or "", self.text("waiting") or ""
-        return Filter(parse_states(states), Where(conditions), failure, waiting)
+        return Filter(self._states(), Where(conditions), failure, waiting)
+
+    def _states(self) -> frozenset[State]:
+        found: frozenset[State] = frozenset()
+        for number, words in enumerate(self._params.getlist("state")):
+            try:
+                found |= parse_states([words]) if words else frozenset()
+            except UsageError as error:
+                raise FilterError(str(error), "state", number) from error
+        return found
 
     def text(self, name: str) -> str | None:
         return self._params.get(name) or None
+
+    def texts(self, name: str) -> list[str]:
+        """All values of a name that may be there several times."""
+        return [value for value in self._params.getlist(name) if value]
 
     def one_of(self, name: str, known: Sequence[str]) -> str:
         """One of these words, the first where none is given."""
@@ -76,3 +93,13 @@ class Query:
         found = self.number(name, default, bounds)
         assert found is not None
         return found
+
+
+def _condition(option: str, number: int) -> Condition:
+    if "=" not in option and option.strip():
+        words = [word.strip() for word in option.split(",")]
+        return Condition("job_id", ",".join(word if _GLOB.search(word) else f"*{word}*" for word in words if word))
+    try:
+        return Where.parse([option]).conditions[0]
+    except UsageError as error:
+        raise FilterError(str(error), "where", number) from error

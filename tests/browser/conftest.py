@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,11 @@ from beds.fixtures import skip_without
 from chromium_here import launched
 from fleet import Fleet, fleet_at
 from web_servers import Served, serving
+
+from dispatcher.api import Workspace
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event, Paused
+from dispatcher.run_state.states import State
 
 STATIC = Path(__file__).parents[2] / "dispatcher" / "web" / "static"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -135,3 +142,54 @@ def _training(method: str, lang: str, seed: int) -> dict[str, Any]:
 def _failing(seed: int) -> dict[str, Any]:
     script = f"echo step {seed}; echo 'ValueError: <script>alert(1)</script>' >&2; exit {3 if seed < 3 else 4}"
     return {"command": ["bash", "-c", script]}
+
+
+RATES = tuple(10**-power for power in range(1, 6)) + tuple(3 * 10**-power for power in range(1, 6))
+OUT_OF_MEMORY = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes on device 0"
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Sixty jobs at ten rates, as they were recorded: most are done, one has failed at each rate, three wait."""
+    root = tmp_path_factory.mktemp("sweep") / "lab"
+    (root / "templates").mkdir(parents=True)
+    (root / "dispatcher.yaml").touch()
+    with fleet_at(root) as fleet:
+        entries = list(sweep_entries())
+        fleet.write_manifest(entries)
+        with Workspace(root, by="test").transaction() as tx:
+            for entry in entries:
+                tx.change(entry["job_id"], Event.QUEUED, Change(state=State.QUEUED))
+            for number, entry in enumerate(entries[:-3]):
+                record_end(fleet, tx, entry, has_failed=number % 6 == 5)
+            tx.note(Paused(scope="muon", why="a node of it is broken"))
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+def sweep_page(sweep: Fleet) -> Iterator[Served]:
+    with serving(sweep) as start:
+        yield start("--allow-changes")
+
+
+def sweep_entries() -> Iterator[dict[str, Any]]:
+    for rate, method, seed in itertools.product(RATES, ("adamw", "muon"), (1, 2, 3)):
+        values = {"method": method, "lr": rate, "act": "gelu", "depth": 12, "seed": seed}
+        yield {"job_id": f"{method}_lr{rate:g}_s{seed}_warmup2000_cosine_bs256", **values}
+
+
+def record_end(fleet: Fleet, tx: Any, entry: dict[str, Any], *, has_failed: bool) -> None:
+    """An attempt with metrics of 50 steps, two seconds each, and a result that the rate decides."""
+    job = entry["job_id"]
+    tx.change(job, Event.CLAIMED, Change(state=State.RUNNING, attempt=1, pod="gpu-a", host="ws1"))
+    directory = fleet.layout.attempt(job, 1).directory
+    directory.mkdir(parents=True)
+    worst = abs(math.log10(entry["lr"]) + 3)
+    lines = [{"step": n, "wall_s": 2 * n, "loss": worst + 1 / (1 + n) + n % 2 / 10} for n in range(50)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if has_failed:
+        ended = Change(state=State.FAILED, exit_code=1, reason="out of memory", error=OUT_OF_MEMORY)
+        tx.change(job, Event.FAILED, ended)
+        return
+    tx.change(job, Event.DONE, Change(state=State.DONE, exit_code=0))
+    (directory / "result.json").write_text(json.dumps({"val_loss": worst + entry["seed"] / 100}))

@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from starlette.datastructures import QueryParams
 
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
@@ -13,9 +14,10 @@ from dispatcher.report.selection import select
 from dispatcher.run_state.states import State
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
-from dispatcher.web.columns import Columns, Filter, sort_key
-from dispatcher.web.jobs import listed
+from dispatcher.web.columns import Columns, Filter, FilterError, sort_key
+from dispatcher.web.jobs import listed, values
 from dispatcher.web.matrix import matrix
+from dispatcher.web.queries import Query
 
 CONDITIONS = (
     ["method=fft"], ["seed=1*"], ["seed!=3"], ["seed="], ["note=größer*"], ["state=failed"], ["reason=exit*"],
@@ -132,3 +134,48 @@ def test_jobs_of_a_user_are_those_of_status(lab):
     assert board.select(Filter(where=Where.parse(["user=eve"]))) == [], "the next attempt is of the entry's owner"
     with pytest.raises(UsageError, match=r"no job is of user 'boc'.*did you mean 'bob'"):
         board.select(Filter(where=Where.parse(["user=boc"])))
+
+
+def test_values_are_completed_of_a_key_and_of_all(board):
+    found = values(board, "method", "")["values"]
+    assert [(one["value"], one["where"]) for one in found] == [(m, f"method={m}") for m in ("eval", "fft", "lora")]
+    assert sum(one["of"] for one in found) == len(board.columns.jobs)
+    assert [one["value"] for one in values(board, "method", "LO")["values"]] == ["lora"]
+    # Without a key, all that entries have is looked through.
+    assert [one["where"] for one in values(board, None, "größer")["values"]] == ["note=größer 语言"]
+    assert [one["value"] for one in values(board, "seed", "")["values"]][:3] == ["0", "1", "2"]
+    with pytest.raises(UsageError, match="colour"):
+        values(board, "colour", "")
+
+
+@pytest.mark.parametrize("text", ["a,b", "*x*", " lead", "[1", "{", '"q', "größer", "", "true", "1e-3"])
+def test_a_completed_value_selects_its_jobs_and_no_others(lab, text):
+    entries = json.loads(lab.layout.default_matrix.read_text())
+    lab.write_manifest([{**one, "name": text if number < 3 else "other"} for number, one in enumerate(entries)])
+    board = Board(lab.root, {})
+    board.look()
+    (found,) = [one for one in values(board, "name", "")["values"] if one["value"] == text]
+    assert found["of"] == 3
+    wanted = Query(QueryParams([("where", found["where"])]), "where").filter()
+    assert len(board.places(wanted)) == 3
+
+
+def test_a_filter_that_makes_no_sense_is_named(board):
+    options = [("where", "method=fft"), ("where", "colour=red"), ("state", "failed")]
+    with pytest.raises(FilterError) as caught:
+        board.places(Query(QueryParams(options), "where", "state").filter())
+    assert (caught.value.name, caught.value.number) == ("where", 1) and "colour" in str(caught.value)
+    for options in ([("state", "done"), ("state", "dnoe")], [("where", "seed=1"), ("where", "x=[1")]):
+        with pytest.raises(FilterError) as caught:
+            Query(QueryParams(options), "where", "state").filter()
+        assert (caught.value.name, caught.value.number) == (options[1][0], 1)
+        assert "--where" not in str(caught.value).partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    ("word", "matches"),
+    [("hindi", "lora_hindi_s"), ("lora_*", "lora_"), ("eval,report", "e"), ("*_s1?", "_s1"), ("*_s3", "_s3")],
+)
+def test_words_and_globs_are_looked_for_in_ids(board, word, matches):
+    found = board.select(Query(QueryParams([("where", word)]), "where").filter())
+    assert found and all(matches in job for job in found) and len(found) < len(board.columns.jobs)

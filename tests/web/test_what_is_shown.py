@@ -154,7 +154,7 @@ def test_filters_are_those_of_the_command_line(serve, lab):
 
 
 SENSELESS = (
-    ("/api/jobs?where=nonsense", "expected key=value"),
+    ("/api/jobs?where==nonsense", "expected key=value"),
     ("/api/jobs?where=colour=red", "'colour'"),
     ("/api/jobs?state=quued", "queued"),
     ("/api/jobs?limit=501", "1 to 500"),

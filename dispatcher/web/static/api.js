@@ -12,6 +12,8 @@ export class ApiError extends Error {
 
   /** The server reads the workspace for the first time. */
   isLoading = false;
+  // Which filter makes no sense: {name, number}, the how manieth of that name; null when it is another error.
+  filter = null;
 
   get isUnreachable() {
     return this.status === 0 || this.status === 502 || this.status === 503 || this.status === 504;
@@ -79,6 +81,7 @@ async function request(url, options, signal) {
   if (response.ok && found !== undefined) return found;
   const failure = new ApiError(response.ok ? 502 : response.status, found?.error ?? `HTTP status ${response.status}`);
   failure.isLoading = Boolean(found?.loading);
+  failure.filter = found?.filter ?? null;
   throw failure;
 }
 

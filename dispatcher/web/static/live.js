@@ -15,15 +15,21 @@ export class Live {
   failingSince = null;
   // Whether a pod runs. Where none does, as in a copy, the age is that of the newest time in the data.
   isLive = false;
+  // Whether the overview is of some jobs only.
+  isFiltered = false;
   #filters = new URLSearchParams();
   #dataAge = null;
   #answeredAt = null;
   #controller = null;
   #timer = null;
 
-  /** `onChange(change)`: an answer with news (`all`: of any job), or null when only the connection's state changed. */
-  constructor(onChange) {
+  /**
+   * `onChange(change)`: an answer with news (`all`: of any job), or null when only the connection's state changed.
+   * `onRejected(error)`: a filter makes no sense; true when other filters are followed now.
+   */
+  constructor(onChange, onRejected) {
     this.onChange = onChange;
+    this.onRejected = onRejected;
     document.addEventListener("visibilitychange", () => document.hidden || this.askNow());
     addEventListener("online", () => this.askNow());
   }
@@ -69,6 +75,9 @@ export class Live {
       this.#take(answer, isFirst);
     } catch (error) {
       if (controller.signal.aborted) return;
+      // What is shown stays until there is an answer for the other filters.
+      this.position = error.filter ? null : this.position;
+      if (error.filter && this.onRejected(error)) return;
       this.#failed(error);
     }
     this.#later();
@@ -81,6 +90,7 @@ export class Live {
     this.#dataAge = Math.max(0, (Date.parse(answer.at) - Date.parse(answer.data_at ?? answer.at)) / 1000) || 0;
     this.isLive = Boolean(answer.live);
     this.position = answer.position;
+    this.isFiltered = this.#filters.size > 0;
     if (isFirst || answer.reset) this.overview = answer;
     else if (!answer.unchanged) this.overview = { ...this.overview, ...answer };
     this.onChange(answer.unchanged && !wasFailing ? null : { ...answer, all: isFirst || answer.reset || answer.jobs_more });

@@ -1,11 +1,11 @@
 // The page: its header, the filters, the age of the data, and one view at a time.
 
 import { h, render } from "./dom.js";
-import { filterBar } from "./filters.js";
+import { FilterBar } from "./filters.js";
 import { duration, moment } from "./format.js";
 import { Live } from "./live.js";
 import { button } from "./parts.js";
-import { current, filtersOf, href, viewOf, watch } from "./route.js";
+import { current, filtersOf, href, viewOf, watch, without } from "./route.js";
 import { Overview } from "./views/overview.js";
 
 const VIEWS = {
@@ -19,7 +19,11 @@ const VIEW_EVERY_S = 5;
 const NAVIGATION = [["overview", "Overview"], ["jobs", "Jobs"], ["compare", "Compare"], ["pods", "Pods"]];
 
 class Page {
+  // What is in the address, and what of it is shown: without filters that the server does not understand.
+  address = current();
   query = current();
+  // By filter, what is wrong with it.
+  rejected = new Map();
   view = null;
   #name = null;
   #isDrawn = true;
@@ -29,10 +33,12 @@ class Page {
 
   constructor(root) {
     this.root = root;
-    this.live = new Live((change) => {
+    const onChange = (change) => {
       if (change) this.view?.changed?.(change);
       this.draw();
-    });
+    };
+    this.live = new Live(onChange, (error) => this.#reject(error));
+    this.filters = new FilterBar(this);
     watch(() => this.route());
     setInterval(() => this.#tick(), 1_000);
     this.route();
@@ -42,8 +48,23 @@ class Page {
     return Boolean(this.live.overview?.changes_allowed);
   }
 
-  async route() {
-    this.query = current();
+  route() {
+    this.rejected.clear();
+    this.#follow();
+  }
+
+  /** Leaves out a filter that the server refuses, so that the others still count. False when it is none of these. */
+  #reject({ filter, message }) {
+    const value = filtersOf(this.query).getAll(filter.name)[filter.number];
+    if (value === undefined) return false;
+    this.rejected.set(`${filter.name} ${value}`, `${value} is not applied: ${message}`);
+    this.#follow();
+    return true;
+  }
+
+  async #follow() {
+    this.address = current();
+    this.query = without(this.address, this.rejected);
     this.live.follow(filtersOf(this.query));
     const name = viewOf(this.query);
     if (name !== this.#name) {
@@ -81,13 +102,13 @@ class Page {
       h("a", { class: "skip", href: "#content" }, "To the content"),
       this.#header(),
       this.#banner(),
-      h("div", { key: "filters", class: "filters" }, filterBar(this)),
+      h("div", { key: "filters", class: "filters", role: "search", "aria-label": "Filters" }, this.filters.draw()),
       (this.#content ??= this.#main()),
     );
   }
 
   #main() {
-    return h("main", { key: this.#name, id: "content", class: `view-${this.#name}`, tabindex: "-1" }, this.#drawView());
+    return h("main", { key: this.#name, id: "content", class: `view-${this.#name}`, tabindex: "-1" }, heading(this.#name), this.#drawView());
   }
 
   #drawView() {
@@ -120,7 +141,7 @@ class Page {
     const dot = h("span", { class: `dot ${failingSince ? "is-off" : isOld ? "is-old" : ""}`, "aria-hidden": "true" });
     if (ageS === null) return [dot, "no data yet"];
     const words = isLive || ageS < 60 ? `data ${duration(ageS)} old` : `data of ${moment(Date.now() - ageS * 1_000)}: no pod runs`;
-    return [dot, words, this.allowsChanges ? null : h("span", { class: "quiet" }, "read-only")];
+    return [dot, words, this.live.overview && !this.allowsChanges && h("span", { class: "quiet" }, "read-only")];
   }
 
   #banner() {
@@ -143,6 +164,12 @@ class Page {
     if (++this.#ticks % VIEW_EVERY_S === 0) this.draw();
     else this.#drawSoon();
   }
+}
+
+/** What the view is called; that of a job has its id as a heading. */
+function heading(name) {
+  const [, title] = NAVIGATION.find(([view]) => view === name) ?? [];
+  return title && h("h1", { key: "title", class: "unseen" }, title);
 }
 
 function banner(text, ...more) {

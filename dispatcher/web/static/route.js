@@ -20,6 +20,11 @@ export function filtersOf(query) {
   return filters;
 }
 
+/** The same without these filters, whose keys are `name value`. */
+export function without(query, rejected) {
+  return new URLSearchParams([...query].filter(([name, value]) => !rejected.has(`${name} ${value}`)));
+}
+
 /** An address: the filters of `query`, or `changes.where` and so on instead, and the other changes. */
 export function href(query, changes = {}) {
   return address(filtersOf(query), changes);

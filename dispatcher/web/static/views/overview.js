@@ -4,7 +4,7 @@ import { h } from "../dom.js";
 import { change, jobsOf } from "../dialogs.js";
 import { ago, count, DASH, duration, mebibytes, moment, number, percent, secondsSince } from "../format.js";
 import { button, empty, firstJobs, inOrder, jobLink, section, stateBar, stateIcon, stateWord, table } from "../parts.js";
-import { href } from "../route.js";
+import { FILTERS, href } from "../route.js";
 import { Matrix } from "./matrix.js";
 import { week } from "./week.js";
 
@@ -35,9 +35,13 @@ export class Overview {
   draw() {
     const { overview } = this.page.live;
     if (!overview) return this.page.live.error ? null : empty("Reading the workspace …");
+    // Under a filter, everything here is of the jobs that it shows; the week's account and pods are of all.
+    this.isFiltered = this.page.live.isFiltered;
+    if (this.isFiltered && overview.total === 0) return section("progress", "No job matches these filters", this.#whole(overview), null);
+    const progress = section("progress", "Progress", null, this.#progress(overview));
     return [
-      section("attention", "Needs a person", null, this.#attention(overview)),
-      h("div", { key: "now", class: "beside" }, section("progress", "Progress", null, this.#progress(overview)), week(overview.week)),
+      section("attention", "Needs a person", this.isFiltered && this.#whole(overview), this.#attention(overview)),
+      this.isFiltered ? h("div", { key: "now", class: "alone" }, progress) : h("div", { key: "now", class: "beside" }, progress, week(overview.week)),
       this.matrix.draw(),
       section("running", "Running", tally(overview.running_total ?? overview.running?.length), this.#running(overview.running ?? [])),
       section("failures", "Failures by cause", tally(sum(overview.failures)), this.#failures(overview.failures ?? [])),
@@ -45,8 +49,18 @@ export class Overview {
     ];
   }
 
+  /** The way to the first screen of all jobs, and what a person would find there. */
+  #whole({ attention_of_all: all }) {
+    const none = Object.fromEntries(FILTERS.map((name) => [name, null]));
+    return h("a", { href: href(this.query, none) }, all > 0 ? `${all.toLocaleString("en-US")} in the whole workspace` : "The whole workspace");
+  }
+
+  #none(ofAll, ofSome) {
+    return empty(this.isFiltered ? ofSome : ofAll);
+  }
+
   #attention({ attention }) {
-    if (!attention?.length) return empty("Nothing.");
+    if (!attention?.length) return this.#none("Nothing.", "Nothing about these jobs.");
     const items = attention.map((one, index) =>
       h(
         "li",
@@ -71,7 +85,7 @@ export class Overview {
     return button("Unpause", () => change(this.page, "unpause", { scope }, {}), { "aria-label": `Unpause ${scope}` });
   }
 
-  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, left, stuck, unknown_methods: unknown, refused, stalled, limited_by: limit, notices }) {
+  #progress({ counts, total, rate_per_hour: rate, rate_window_s: window, slots, eta, left, stuck, unknown_methods: unknown, refused, stalled, limited_by: limit, others_left: others, notices }) {
     const done = counts?.done ?? 0;
     const states = inOrder(counts).map(([state, n]) =>
       h(
@@ -87,16 +101,16 @@ export class Overview {
       h(
         "dl",
         { class: "figures" },
-        figure("Left", ...(left === 0 && !stuck ? ["none", "no job is left to run"] : etaWords(eta, { unknown: unknown ?? [], refused, stalled, limit, stuck }))),
+        figure("Left", ...(left === 0 && !stuck ? ["none", "no job is left to run"] : etaWords(eta, { unknown: unknown ?? [], refused, stalled, limit, stuck, others }))),
         figure("Rate", rate ? `${number(rate, 3)} per hour` : DASH, rate ? `in the last ${duration(window)}` : "none done lately"),
-        figure("Slots", slots ? `${slots.busy} of ${slots.all} busy` : DASH, slots?.pods !== undefined ? count(slots.pods, "pod") : ""),
+        figure("Slots", slots ? `${slots.busy} of ${slots.all} ${this.isFiltered ? "with these jobs" : "busy"}` : DASH, slots?.pods !== undefined ? count(slots.pods, "pod") : ""),
       ),
       notices?.length > 0 && h("ul", { class: "remarks" }, notices.map((note) => h("li", { key: note }, note))),
     ];
   }
 
   #running(rows) {
-    if (!rows.length) return empty("Nothing runs.");
+    if (!rows.length) return this.#none("Nothing runs.", "None of these jobs runs.");
     const shown = this.#showsAllRunning ? rows : rows.slice(0, MOST_RUNNING);
     const columns = COLUMNS.filter((column) => !column.has || rows.some(column.has)).map((column) =>
       column.name === "job" ? { ...column, cell: (row) => jobLink(this.query, row.job) } : column,
@@ -112,7 +126,7 @@ export class Overview {
   }
 
   #failures(failures) {
-    if (!failures.length) return empty("No job has failed.");
+    if (!failures.length) return this.#none("No job has failed.", "None of these jobs has failed.");
     return h("ul", { class: "groups" }, failures.map((one, index) => this.#failure(one, index)));
   }
 
@@ -141,7 +155,7 @@ export class Overview {
   }
 
   #waiting(waiting) {
-    if (!waiting.length) return empty("Nothing waits.");
+    if (!waiting.length) return this.#none("Nothing waits.", "None of these jobs waits.");
     const items = waiting.map((one) =>
       h(
         "li",
@@ -174,15 +188,15 @@ const KINDS = {
 
 const COLUMNS = [
   { name: "job", title: "Job", className: "job" },
-  { name: "state", title: "State", cell: stateWord, has: (row) => row.state !== "running" || row.desired },
-  { name: "user", title: "User", cell: (row) => row.user ?? DASH, has: (row) => row.user },
-  { name: "where", title: "Where", cell: where },
+  { name: "state", title: "State", className: "state-of", cell: stateWord, has: (row) => row.state !== "running" || row.desired },
+  { name: "user", label: "user", title: "User", cell: (row) => row.user ?? DASH, has: (row) => row.user },
+  { name: "where", label: "on", title: "Where", cell: where },
   { name: "step", title: "Step", cell: step, className: "step" },
-  { name: "left", title: "Left", number: true, cell: (row) => duration(row.remaining_s) },
-  { name: "elapsed", title: "Elapsed", number: true, cell: (row) => duration(secondsSince(row.started_at)) },
-  { name: "sign", title: "Last heartbeat", number: true, cell: lastSign },
-  { name: "use", title: "GPU", number: true, cell: (row) => (row.gpu_percent == null ? DASH : `${row.gpu_percent} %`), has: (row) => row.gpu_percent != null },
-  { name: "memory", title: "Memory", number: true, cell: memory, has: (row) => row.memory_used_mib != null },
+  { name: "left", label: "left", title: "Left", number: true, cell: (row) => duration(row.remaining_s) },
+  { name: "elapsed", label: "elapsed", title: "Elapsed", number: true, cell: (row) => duration(secondsSince(row.started_at)) },
+  { name: "sign", label: "heartbeat", title: "Last heartbeat", number: true, cell: lastSign },
+  { name: "use", label: "GPU", title: "GPU", number: true, cell: (row) => (row.gpu_percent == null ? DASH : `${row.gpu_percent} %`), has: (row) => row.gpu_percent != null },
+  { name: "memory", label: "memory", title: "Memory", number: true, cell: memory, has: (row) => row.memory_used_mib != null },
   { name: "metric", title: "Metric", cell: metric, className: "metric" },
 ];
 
@@ -228,13 +242,14 @@ function metric(row) {
   return name === undefined ? DASH : [h("span", { class: "quiet" }, `${name} `), number(value)];
 }
 
-/** The time left, and which jobs are not in it: those of methods of which none was done lately, refused, stalled, blocked. */
-function etaWords(eta, { unknown, refused, stalled, limit, stuck }) {
+/** The time left, and which jobs are not in it: those of methods of which none was done lately, refused, stalled, blocked. Of some jobs, it is what they take if none of the others gets a slot. */
+function etaWords(eta, { unknown, refused, stalled, limit, stuck, others }) {
   const without = [
     unknown.length > 0 && `no ${unknown.slice(0, 3).join("/")} job to go by`,
     refused > 0 && `${refused} that no live pod can take`,
     stalled > 0 && `${stalled} stalled`,
     limit && `max_running of ${limit}`,
+    others > 0 && `if ${count(others, "other job")} ${others === 1 ? "waits" : "wait"} for these`,
     stuck > 0 && `${stuck} blocked`,
   ];
   const more = (words) => [words, ...without].filter(Boolean).join("; ");
@@ -242,7 +257,7 @@ function etaWords(eta, { unknown, refused, stalled, limit, stuck }) {
   const at = (seconds) => moment(Date.now() + seconds * 1_000);
   const isSpread = eta.low_s != null && eta.high_s != null && eta.high_s > eta.low_s;
   return [
-    `${unknown.length || refused || stalled || limit ? "at least" : "about"} ${duration(eta.mid_s)}`,
+    `${unknown.length || refused || stalled || limit || others > 0 ? "at least" : "about"} ${duration(eta.mid_s)}`,
     more(isSpread ? `${duration(eta.low_s)} to ${duration(eta.high_s)}: ${at(eta.low_s)} to ${at(eta.high_s)}` : `at ${at(eta.mid_s)}`),
   ];
 }

@@ -52,7 +52,7 @@ def test_many_jobs_are_queued_again_only_after_a_question(
     question.wait_for(state="detached")
     assert set(failed_lab.states().values()) == {"failed"}
     button.click()
-    question.get_by_role("button", name="Yes").click()
+    question.get_by_role("button", name=f"Requeue {FAILING} jobs").click()
     page.locator(".message").get_by_text(f"{FAILING} jobs queued again").wait_for()
     queued = [job for job, state in failed_lab.states().items() if state == "queued"]
     assert sorted(queued) == sorted(f"many_s{seed}" for seed in range(FAILING))
@@ -72,7 +72,8 @@ def test_chosen_jobs_are_held_and_a_job_is_cancelled_from_its_view(
     page.locator(".message").get_by_text("2 jobs held").wait_for()
     assert [fleet.states().get(f"job_s{seed}") for seed in range(3)] == ["held", "held", "held"]
     page.goto(f"{served.base}/?job=job_s1")
-    page.get_by_role("button", name="Cancel").click()
+    page.get_by_role("button", name="Cancel job").click()
+    page.get_by_role("button", name="Cancel 1 job").click()
     page.locator(".subject .state").get_by_text("abandoned").wait_for()
     assert fleet.states()["job_s1"] == "abandoned"
 

@@ -10,14 +10,18 @@ const ASK_ABOVE = 20;
 const SHOWN_MS = 8_000;
 
 const AT_ONCE = 500;
+const NAMES = { requeue: "Requeue", hold: "Hold", cancel: "Cancel" };
 const DONE = { requeue: "queued again", hold: "held", cancel: "cancelled" };
 
 /**
  * Asks for a change, and says what came of it. `body` is {jobs: [...]}, {jobs: a function that finds them} or {scope};
- * `number` is how many jobs that are, and `question` is asked when they are many.
+ * `number` is how many jobs that are. Before many are changed, and before any is cancelled, `question` is asked;
+ * `running` is how many of them would be stopped.
  */
-export async function change(page, action, body, { question, number = 1 }) {
-  if (number > ASK_ABOVE && !(await confirmed(question, `Yes, ${action} ${count(number, "job")}`))) return false;
+export async function change(page, action, body, { question, number = 1, running = 0 }) {
+  const answers = { yes: `${NAMES[action]} ${count(number, "job")}`, no: "Back" };
+  if (action === "cancel") Object.assign(answers, { no: number === 1 ? "Keep the job" : "Keep the jobs", isDangerous: true, consequence: stopped(number, running) });
+  if ((number > ASK_ABOVE || action === "cancel") && !(await confirmed(question, answers))) return false;
   try {
     const jobs = typeof body.jobs === "function" ? await body.jobs() : body.jobs;
     if (jobs?.length > number) {
@@ -63,19 +67,26 @@ function outcome(action, { scope, done, changed, unchanged, refused }) {
   return words.join(", ") + (why ?? "");
 }
 
-/** A modal question; Escape and Cancel mean no. */
-export function confirmed(question, yes) {
+function stopped(number, running) {
+  if (!running) return number === 1 ? "It will not run." : "They will not run.";
+  const which = number === 1 ? "It runs" : running === number ? "They run" : `${running.toLocaleString("en-US")} of them ${running === 1 ? "runs" : "run"}`;
+  return `${which} now and will be stopped: what was not saved is lost.`;
+}
+
+/** A modal question. Escape and the button `no`, which has the focus, leave everything as it is. */
+export function confirmed(question, { yes, no, isDangerous, consequence }) {
   const dialog = document.createElement("dialog");
-  dialog.setAttribute("aria-label", question);
+  dialog.setAttribute("aria-labelledby", "question");
   const close = (answer) => () => dialog.close(answer);
   render(
     dialog,
-    h("p", {}, question),
+    h("h2", { id: "question" }, question),
+    consequence && h("p", {}, consequence),
     h(
       "div",
       { class: "buttons" },
-      h("button", { type: "button", onclick: close("no"), autofocus: true }, "Cancel"),
-      h("button", { type: "button", class: "primary", onclick: close("yes") }, yes),
+      h("button", { type: "button", onclick: close("no"), autofocus: true }, no),
+      h("button", { type: "button", class: isDangerous ? "danger" : "primary", onclick: close("yes") }, yes),
     ),
   );
   document.body.append(dialog);

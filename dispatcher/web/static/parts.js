@@ -1,7 +1,7 @@
 // Pieces that several views show: states, bars, links to jobs, sections.
 
 import { h, isNode } from "./dom.js";
-import { count, text } from "./format.js";
+import { count, DASH, text } from "./format.js";
 import { href } from "./route.js";
 
 export const STATES = ["done", "running", "submitted", "queued", "held", "failed", "abandoned"];
@@ -102,28 +102,58 @@ export function facts(pairs) {
   );
 }
 
-/** A table. `columns`: {name, title, cell(row), number, sort}; `rowKey(row)` tells rows apart. */
-export function table({ columns, rows, rowKey, sort, onSort, caption, className = "" }) {
+/**
+ * A table whose heads stay on the screen. `columns`: {name, title, cell(row), number, sort, label}; `rowKey(row)` tells rows
+ * apart, `rowClass(row)` is a class of one. On a phone each row is a card, in which values have their `label`.
+ */
+export function table({ columns, rows, rowKey, rowClass, sort, onSort, caption, className = "" }) {
   const head = columns.map((column) => {
     const isSorted = sort && column.sort && (sort === column.sort || sort === `-${column.sort}`);
     const order = isSorted ? (sort.startsWith("-") ? "descending" : "ascending") : undefined;
     const next = order === "ascending" ? `-${column.sort}` : column.sort;
     const title = column.sort && onSort ? button(column.title, () => onSort(next), { class: "sort" }) : column.title;
-    return h("th", { key: column.name, scope: "col", class: column.number && "number", "aria-sort": order }, title);
+    return h("th", { key: column.name, scope: "col", role: "columnheader", class: classOf(column), "aria-sort": order }, title);
   });
   const body = rows.map((row) =>
     h(
       "tr",
-      { key: rowKey(row) },
-      columns.map((column) => h("td", { key: column.name, class: classOf(column) }, column.cell(row))),
+      { key: rowKey(row), role: "row", class: rowClass?.(row) },
+      columns.map((column) => {
+        const value = column.cell(row);
+        return h("td", { key: column.name, role: "cell", class: [classOf(column), value === DASH && "is-none"].filter(Boolean).join(" ") || undefined, "data-label": column.label }, value);
+      }),
     ),
   );
+  // As cards, the parts of a table lose their roles unless these are said.
   return h(
     "div",
-    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", { class: className }, h("caption", { class: "unseen" }, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)),
+    { class: "scroll tall", tabindex: "0", role: "region", "aria-label": `Table: ${caption}` },
+    h(
+      "table",
+      { class: `cards ${className}`, role: "table" },
+      h("caption", { class: "unseen" }, caption),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)),
+      h("tbody", { role: "rowgroup" }, body),
+    ),
   );
 }
+
+/** A button with a list below it, which closes with Escape and with a click elsewhere. */
+export function menu(words, ...children) {
+  return h("details", { class: "menu", onkeydown: closeByEscape }, h("summary", { class: "button" }, words), h("div", { class: "sheet" }, children));
+}
+
+function closeByEscape(event) {
+  const { currentTarget } = event;
+  if (event.key !== "Escape" || !currentTarget.open) return;
+  event.preventDefault();
+  currentTarget.open = false;
+  currentTarget.querySelector("summary").focus();
+}
+
+document.addEventListener("pointerdown", (event) => {
+  for (const one of document.querySelectorAll("details.menu[open]")) if (!one.contains(event.target)) one.open = false;
+});
 
 function classOf(column) {
   return [column.number && "number", column.className].filter(Boolean).join(" ") || undefined;
@@ -135,4 +165,17 @@ export function firstJobs(query, jobs, total, most = 4) {
   const rest = total - shownJobs.length;
   const links = shownJobs.map((job, number) => [number > 0 && ", ", jobLink(query, job)]);
   return h("span", { class: "names" }, links, rest > 0 && ` and ${count(rest, "other")}`);
+}
+
+/** Among the links of a picture one has the focus at a time, and the arrow keys go to the others. */
+export function rove(event) {
+  const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+  const links = [...event.currentTarget.querySelectorAll("a")];
+  const at = links.indexOf(document.activeElement);
+  if (!step || at < 0) return;
+  event.preventDefault();
+  const next = links[(at + step + links.length) % links.length];
+  links[at].setAttribute("tabindex", "-1");
+  next.setAttribute("tabindex", "0");
+  next.focus();
 }

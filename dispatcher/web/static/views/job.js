@@ -118,9 +118,10 @@ export class Job {
   #actions(job) {
     if (!this.page.allowsChanges) return null;
     const isMoving = ["running", "submitted", "queued", "held"].includes(job.state);
-    const actions = isMoving ? [["hold", "Hold"], ["cancel", "Cancel"]] : [["requeue", "Requeue"]];
-    const ask = (action) => change(this.page, action, { jobs: [job.job] }, {});
-    return h("div", { class: "buttons" }, actions.filter(([action]) => action !== "hold" || job.state !== "held").map(([action, words]) => button(words, () => ask(action), { key: action })));
+    const actions = isMoving ? [["hold", "Hold"], ["cancel", "Cancel job"]] : [["requeue", "Requeue"]];
+    const running = this.#isRunning ? 1 : 0;
+    const ask = (action, words) => change(this.page, action, { jobs: [job.job] }, { question: `${words} ${job.job}?`, running });
+    return h("div", { class: "buttons" }, actions.filter(([action]) => action !== "hold" || job.state !== "held").map(([action, words]) => button(words, () => ask(action, words), { key: action, class: action === "cancel" && "danger-word" })));
   }
 
   #error({ row, error }) {

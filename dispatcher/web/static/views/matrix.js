@@ -105,7 +105,7 @@ export class Matrix {
     return [
       h(
         "div",
-        { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+        { class: "scroll tall", tabindex: "0", role: "region", "aria-label": caption },
         h(
           "table",
           { class: "matrix" },

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dispatcher.errors import DispatcherError, LockError, StorageError, UsageError
-from dispatcher.web import changing, comparing, curves, jobs, logs, matrix
+from dispatcher.web import changing, comparing, curves, jobs, logs, matrix, parameters
 from dispatcher.web.answers import MOST_BYTES, LoadingError, RefusedError, encode
 from dispatcher.web.board import Board
 from dispatcher.web.columns import FilterError
@@ -77,6 +77,7 @@ class Server:
             "/api/jobs/{job}/metrics": self._metrics,
             "/api/compare": self._compare,
             "/api/scatter": self._scatter,
+            "/api/parameters": self._parameters,
             "/api/pods": self._pods,
             "/api/values": self._values,
         }
@@ -253,6 +254,13 @@ class Server:
         if x is None or y is None:
             raise UsageError("x and y are needed: x=KEY, a parameter or a result, and y=RESULT")
         return _encoded(request, await self._follower.answer(comparing.scatter, x, y, wanted))
+
+    async def _parameters(self, request: Request) -> Response:
+        query = Query(request.query_params, "y", *_FILTER)
+        y, wanted = query.text("y"), query.filter()
+        if y is None:
+            raise UsageError("y is needed: y=RESULT")
+        return _encoded(request, await self._follower.answer(parameters.parameters, y, wanted))
 
     async def _attempt(self, request: Request, query: Query) -> tuple[int, AttemptPaths]:
         """The number and the paths of the attempt that was asked for. The names come from the records alone."""

@@ -59,7 +59,7 @@ class Chosen(msgspec.Struct, frozen=True):
         """What of all that match is not compared; empty where everything is."""
         ran, compared = sum(group.ran for group in self.groups), sum(len(group.jobs) for group in self.groups)
         of = "of a group" if len(self.groups) == 1 else "of these groups"
-        return f"{compared:,} of the {ran:,} jobs {of} are compared, as many of each" if compared < ran else ""
+        return f"{compared:,} of the {ran:,} jobs {of} are compared, the same number of each" if compared < ran else ""
 
 
 def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], first: int = 0) -> Chosen:
@@ -86,7 +86,7 @@ def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], 
     shown = order[first : first + MOST_GROUPS]
     shares = _shares([len(members[codes]) for codes in shown], MOST_JOBS)
     groups = [
-        Group(values[codes], len(members[codes]), _directories(board, _sample(columns.jobs, members[codes], share)))
+        Group(values[codes], len(members[codes]), _directories(board, sample(columns.jobs, members[codes], share)))
         for codes, share in zip(shown, shares, strict=True)
     ]
     return Chosen(groups, first, len(order), len(places) - sum(map(len, members.values())))
@@ -101,15 +101,16 @@ def _shares(sizes: Sequence[int], most: int) -> list[int]:
     return shares
 
 
-def _sample(jobs: Sequence[str], places: Sequence[int], number: int) -> list[str]:
-    """So many of the jobs at these places, in their order; by a hash, because neighbours are alike."""
-    if number < len(places):
-        places = sorted(heapq.nsmallest(number, places, key=lambda place: zlib.crc32(jobs[place].encode())))
-    return [jobs[place] for place in places]
+def sample(jobs: Sequence[str], places: Sequence[int], number: int) -> Sequence[int]:
+    """So many of the jobs at these places, in their order; by a hash of their ids, because neighbours are alike."""
+    if number >= len(places):
+        return places
+    return sorted(heapq.nsmallest(number, places, key=lambda place: zlib.crc32(jobs[place].encode())))
 
 
-def _directories(board: Board, jobs: Sequence[str]) -> list[tuple[str, Path]]:
+def _directories(board: Board, places: Sequence[int]) -> list[tuple[str, Path]]:
     records = board.snapshot.records
+    jobs = [board.columns.jobs[place] for place in places]
     return [(job, board.layout.attempt(job, records[job].attempt).directory) for job in jobs]
 
 
@@ -157,6 +158,7 @@ def compare(
         "groups": groups,
         "absent": absent,
         "first": chosen.first,
+        "at_once": len(chosen.groups),
         "total_groups": chosen.total_groups,
         "without": without,
         "not_run": chosen.not_run,
@@ -276,7 +278,7 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
         job = columns.jobs[place]
         at = of_x.get(job) if of_x is not None else column.values[column.codes[place]] if column is not None else None
         number = None if of_y is None else of_y.get(job)
-        row = {"job": job, "x": _plain(at), "y": number, "state": states.values[states.codes[place]]}
+        row = {"job": job, "x": plain(at), "y": number, "state": states.values[states.codes[place]]}
         if at is None or number is None or not math.isfinite(number):
             lacking += 1
             if len(missing) < _MISSING and size < _SCATTER_BYTES:
@@ -301,6 +303,7 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value as it is shown: a number or a text."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     return value if value is None or isinstance(value, (int, float)) else text[:200]

@@ -12,6 +12,11 @@ import pytest
 from cli.conftest import Lab
 from web_requests import Web
 
+from dispatcher.run_state.change import Change
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.states import State
+from dispatcher.web.board import Board
+
 
 @pytest.fixture
 def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Lab:
@@ -24,6 +29,26 @@ def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     made.layout.templates_dir.mkdir()
     crowded.fill(made)
     return made
+
+
+@pytest.fixture
+def empty_lab(tmp_path: Path) -> Lab:
+    """A workspace without jobs."""
+    (tmp_path / "lab" / "templates").mkdir(parents=True)
+    return Lab(tmp_path / "lab", None)
+
+
+def record_all(lab: Lab, entries: list[dict[str, Any]]) -> Board:
+    """Record that all these jobs have run once and are done; the board that shows them."""
+    lab.write_manifest(entries)
+    with lab.workspace.transaction() as tx:
+        for entry in entries:
+            tx.change(entry["job_id"], Event.QUEUED, Change(state=State.QUEUED))
+            tx.change(entry["job_id"], Event.CLAIMED, Change(state=State.RUNNING, attempt=1, pod="gpu-a"))
+            tx.change(entry["job_id"], Event.DONE, Change(state=State.DONE, exit_code=0))
+    board = Board(lab.root, {})
+    board.look()
+    return board
 
 
 @pytest.fixture

@@ -6,40 +6,16 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.conftest import Lab
+from web.conftest import record_all
 
-from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Event
-from dispatcher.run_state.states import State
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter
 from dispatcher.web.comparing import MOST_GROUPS, MOST_JOBS, choose, compare
 from dispatcher.web.curves import STEP, WALL, MetricFiles
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    """An empty workspace."""
-    (tmp_path / "lab" / "templates").mkdir(parents=True)
-    return Lab(tmp_path / "lab", None)
-
-
-def write(lab: Lab, entries: list[dict[str, Any]]) -> Board:
-    """A workspace in which all these jobs have run once."""
-    lab.write_manifest(entries)
-    with lab.workspace.transaction() as tx:
-        for entry in entries:
-            tx.change(entry["job_id"], Event.QUEUED, Change(state=State.QUEUED))
-        for entry in entries:
-            tx.change(entry["job_id"], Event.CLAIMED, Change(state=State.RUNNING, attempt=1, pod="gpu-a"))
-            tx.change(entry["job_id"], Event.DONE, Change(state=State.DONE, exit_code=0))
-    board = Board(lab.root, {})
-    board.look()
-    return board
 
 
 def sweep(rates: list[float], seeds: int) -> list[dict[str, Any]]:
@@ -60,8 +36,8 @@ def compared(board: Board, by: tuple[str, ...], x: str = STEP, first: int = 0, m
     return compare(MetricFiles(), chosen, metric, by, x, 100, time.monotonic() + 60)
 
 
-def test_as_many_jobs_of_each_group_are_compared(lab: Lab) -> None:
-    board = write(lab, [*sweep([0.1, 0.01, 0.003], 110), *sweep([1.0], 5)])
+def test_as_many_jobs_of_each_group_are_compared(empty_lab: Lab) -> None:
+    board = record_all(empty_lab, [*sweep([0.1, 0.01, 0.003], 110), *sweep([1.0], 5)])
     chosen = choose(board, (), Filter(), ("lr",))
     assert [(group.values, group.ran, len(group.jobs)) for group in chosen.groups] == [
         ((0.003,), 110, 65),
@@ -70,63 +46,63 @@ def test_as_many_jobs_of_each_group_are_compared(lab: Lab) -> None:
         ((1.0,), 5, 5),
     ]
     assert sum(len(group.jobs) for group in chosen.groups) == MOST_JOBS
-    assert chosen.cut == "200 of the 335 jobs of these groups are compared, as many of each"
+    assert chosen.cut == "200 of the 335 jobs of these groups are compared, the same number of each"
 
 
-def test_which_jobs_are_compared_is_neither_the_first_ones_nor_by_chance(lab: Lab) -> None:
-    board = write(lab, sweep([0.1], 400))
+def test_which_jobs_are_compared_is_neither_the_first_ones_nor_by_chance(empty_lab: Lab) -> None:
+    board = record_all(empty_lab, sweep([0.1], 400))
     (group,) = choose(board, (), Filter(), ()).groups
     seeds = [int(job.rpartition("_s")[2]) for job, _ in group.jobs]
     assert len(seeds) == MOST_JOBS and seeds == sorted(seeds) and 150 < sum(seeds) / len(seeds) < 250
     assert choose(board, (), Filter(), ()).groups == [group]
 
 
-def test_all_groups_are_reached_page_by_page(lab: Lab) -> None:
-    board = write(lab, sweep([0.001 * number for number in range(1, 31)], 2))
+def test_all_groups_are_reached_page_by_page(empty_lab: Lab) -> None:
+    board = record_all(empty_lab, sweep([0.001 * number for number in range(1, 31)], 2))
     pages = [choose(board, (), Filter(), ("lr",), first) for first in (0, MOST_GROUPS)]
     assert [len(page.groups) for page in pages] == [24, 6] and {page.total_groups for page in pages} == {30}
     assert len({group.values for page in pages for group in page.groups}) == 30
     assert choose(board, (), Filter(), ("lr",), 99).groups == []
 
 
-def test_a_group_without_the_metric_is_named(lab: Lab) -> None:
-    board = write(lab, sweep([0.1, 0.01], 2))
-    log(lab, "fft_lr0.1_s0", [{"step": 1, "loss": 2.0}])
+def test_a_group_without_the_metric_is_named(empty_lab: Lab) -> None:
+    board = record_all(empty_lab, sweep([0.1, 0.01], 2))
+    log(empty_lab, "fft_lr0.1_s0", [{"step": 1, "loss": 2.0}])
     found = compared(board, ("lr",))
     assert [(group["label"], group["n"], group["of"]) for group in found["groups"]] == [("lr=0.1", 1, 2)]
     assert found["absent"] == ["lr=0.01"] and found["without"] == 3
 
 
-def test_values_of_other_types_are_groups_of_their_own(lab: Lab) -> None:
+def test_values_of_other_types_are_groups_of_their_own(empty_lab: Lab) -> None:
     values = [False, 0, 0.0, "0", None, True]
-    board = write(lab, [{"job_id": f"job{n}", "method": "fft", "flag": one} for n, one in enumerate(values)])
+    board = record_all(empty_lab, [{"job_id": f"job{n}", "method": "fft", "flag": one} for n, one in enumerate(values)])
     assert len(choose(board, (), Filter(), ("flag",)).groups) >= 4
 
 
-def test_curves_go_by_the_seconds_of_training(lab: Lab) -> None:
-    board = write(lab, sweep([0.1, 0.01], 1))
-    log(lab, "fft_lr0.1_s0", [{"step": step, "wall_s": 2 * step, "loss": step} for step in range(5)])
+def test_curves_go_by_the_seconds_of_training(empty_lab: Lab) -> None:
+    board = record_all(empty_lab, sweep([0.1, 0.01], 1))
+    log(empty_lab, "fft_lr0.1_s0", [{"step": step, "wall_s": 2 * step, "loss": step} for step in range(5)])
     # Without a time of its own a line lies between its neighbours; the NaN keeps its place.
     lines = [{"step": 0, "wall_s": 0, "loss": 1}, {"step": 5, "loss": 2}, {"step": 10, "wall_s": 100, "loss": "NaN"}]
-    log(lab, "fft_lr0.01_s0", lines)
+    log(empty_lab, "fft_lr0.01_s0", lines)
     by_lr = {group["label"]: group for group in compared(board, ("lr",), WALL)["groups"]}
     assert by_lr["lr=0.1"]["x"] == [0, 2, 4, 6, 8] and by_lr["lr=0.1"]["mean"] == [0, 1, 2, 3, 4]
     assert by_lr["lr=0.01"]["x"] == [0, 50] and by_lr["lr=0.01"]["nan"] == [100]
 
 
-def test_jobs_without_times_are_told(lab: Lab) -> None:
-    board = write(lab, sweep([0.1], 2))
-    log(lab, "fft_lr0.1_s0", [{"step": 1, "wall_s": 3.5, "loss": 1.0}])
-    log(lab, "fft_lr0.1_s1", [{"step": 1, "loss": 1.0}])
+def test_jobs_without_times_are_told(empty_lab: Lab) -> None:
+    board = record_all(empty_lab, sweep([0.1], 2))
+    log(empty_lab, "fft_lr0.1_s0", [{"step": 1, "wall_s": 3.5, "loss": 1.0}])
+    log(empty_lab, "fft_lr0.1_s1", [{"step": 1, "loss": 1.0}])
     found = compared(board, (), WALL)
     assert found["cut"] == "1 job without times (wall_s)" and found["groups"][0]["n"] == 1
     assert math.isclose(found["groups"][0]["x"][0], 3.5)
 
 
 @pytest.mark.parametrize("by", [(), ("lr",), ("lr", "method"), ("job_id",)])
-def test_jobs_that_have_not_run_are_counted(lab: Lab, by: tuple[str, ...]) -> None:
+def test_jobs_that_have_not_run_are_counted(empty_lab: Lab, by: tuple[str, ...]) -> None:
     entries = sweep([0.1], 3)
-    board = write(lab, entries)
-    lab.write_manifest([*entries, *sweep([0.2], 4)])
+    board = record_all(empty_lab, entries)
+    empty_lab.write_manifest([*entries, *sweep([0.2], 4)])
     board.look()
     assert compared(board, by)["not_run"] == 4

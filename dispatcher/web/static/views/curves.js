@@ -3,8 +3,10 @@
 import { jobPath, Loader } from "../api.js";
 import { h } from "../dom.js";
 import { bytes, count, number } from "../format.js";
-import { empty, problem, section } from "../parts.js";
+import { forLog, lengthOf, smooth } from "../lines.js";
+import { choice, empty, problem, section } from "../parts.js";
 import { go, same } from "../route.js";
+import { smoothingField, smoothingOf } from "./smoothing.js";
 
 const WIDTH_PX = 800;
 const SOON_MS = 1_000;
@@ -12,6 +14,7 @@ const SOON_MS = 1_000;
 export class Curves {
   #charts = new Map();
   #asked = null;
+  #attempt = null;
   #module = null;
   #again = null;
 
@@ -22,18 +25,21 @@ export class Curves {
 
   show(job, attempt, query) {
     this.query = query;
-    const asked = JSON.stringify([job, attempt]);
+    const attemptKey = JSON.stringify([job, attempt]);
+    const asked = JSON.stringify([job, attempt, query.get("along")]);
     if (asked !== this.#asked) {
+      // Along another axis, what is drawn stays until the other is there.
+      if (attemptKey !== this.#attempt) this.loader.data = this.loader.error = null;
+      this.#attempt = attemptKey;
       this.#asked = asked;
-      this.loader.data = this.loader.error = null;
       this.again();
     } else this.#fill();
   }
 
   again() {
     if (this.#asked === null) return;
-    const [job, attempt] = JSON.parse(this.#asked);
-    this.loader.load(jobPath(job, "/metrics"), { attempt, width: WIDTH_PX });
+    const [job, attempt, along] = JSON.parse(this.#asked);
+    this.loader.load(jobPath(job, "/metrics"), { attempt, x: along, width: WIDTH_PX });
   }
 
   leave() {
@@ -59,19 +65,20 @@ export class Curves {
   #fill() {
     const { data } = this.loader;
     if (!data || !this.#module) return;
-    const { Chart, forLog } = this.#module;
+    const { Chart } = this.#module;
     for (const [name, chart] of this.#charts)
       if (!(name in data.series)) {
         chart.remove();
         this.#charts.delete(name);
       }
     for (const [name, series] of Object.entries(data.series)) {
-      if (!this.#charts.has(name)) this.#charts.set(name, new Chart());
-      const line = { label: name, x: series.x, low: series.min, high: series.max, nan: series.nan ?? [] };
+      if (!this.#charts.has(name)) this.#charts.set(name, new Chart(undefined, "job"));
+      const line = smooth({ label: name, x: series.x, low: series.min, high: series.max, nan: series.nan ?? [] }, smoothingOf(this.query), lengthOf([series]));
       const shown = this.#isLog ? forLog(line) : { line, hidden: 0 };
       const chart = this.#charts.get(name);
       chart.hidden = shown.hidden;
-      chart.show({ lines: [shown.line], isLog: this.#isLog, xLabel: data.x_name ?? "step" });
+      const isTime = data.x_name === "wall_s";
+      chart.show({ lines: [shown.line], isLog: this.#isLog, isTime, xLabel: isTime ? "time of training" : data.x_name });
     }
   }
 
@@ -79,10 +86,12 @@ export class Curves {
     const { data, error } = this.loader;
     const names = Object.keys(data?.series ?? {});
     if (!names.length) return error ? section("curves", "Curves", null, problem(error)) : null;
-    const toggle = () => go(same(this.query, { log: this.#isLog ? null : "1" }), { replace: true });
+    const set = (changes) => go(same(this.query, changes), { replace: true });
+    const toggle = () => set({ log: this.#isLog ? null : "1" });
+    const along = data.has_times && choice("Along", "along", data.x_name, [["step", "step"], ["wall_s", "time"]], (x) => set({ along: x === "step" ? null : x }));
     const log = h("label", { class: "choice" }, h("input", { type: "checkbox", checked: this.#isLog, onchange: toggle }), "logarithmic");
     const figures = names.map((name) => this.#figure(name, data.series[name]));
-    return section("curves", "Curves", h("div", { class: "choices" }, log), problem(error), h("div", { class: "curves" }, figures), data.read < data.bytes && empty(data.is_cut ? `only the first ${bytes(data.read)} of ${bytes(data.bytes)} are read` : `${bytes(data.read)} of ${bytes(data.bytes)} read …`), data.left_out.length > 0 && empty(data.left_out.join("; ")));
+    return section("curves", "Curves", h("div", { class: "choices" }, along, smoothingField(this.query, (smooth) => set({ smooth })), log), problem(error), h("div", { class: "curves" }, figures), data.read < data.bytes && empty(data.is_cut ? `only the first ${bytes(data.read)} of ${bytes(data.bytes)} are read` : `${bytes(data.read)} of ${bytes(data.bytes)} read …`), data.left_out.length > 0 && empty(data.left_out.join("; ")));
   }
 
   #figure(name, series) {

@@ -1,0 +1,166 @@
+"""How parameters and a result go together, over many jobs: how much of the result each parameter explains, and the
+values of jobs side by side (parallel coordinates).
+
+The importance of a parameter is how much of the order of the jobs by their result it explains by itself: epsilon
+squared (T. L. Kelley, 1935) of the ranks of the results between the jobs with different values of it. It does not grow
+with the number of values, and a job that has diverged counts no more than the worst of the others. Numbers of many
+values are taken in bins of as many jobs each. What two parameters do only together is in neither.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from dispatcher.errors import UsageError
+from dispatcher.report.results.rows import no_value_text
+from dispatcher.web.board import Board
+from dispatcher.web.columns import Filter
+from dispatcher.web.comparing import plain, sample
+
+# More jobs are sampled: what is asked for is an estimate.
+_MOST_JOBS: Final = 4_000
+_MOST_LINES: Final = 400
+_MOST_AXES: Final = 10
+_MOST_KEYS: Final = 200
+# A number with more values is taken in bins of this many jobs at least.
+_BINS: Final = 8
+_BIN_JOBS: Final = 5
+# Texts with more values make no axis that people can read.
+_MOST_NAMES: Final = 30
+
+
+class Importance(msgspec.Struct, frozen=True):
+    """What one parameter explains.
+
+    share: of the order of the jobs, 0 to 1; None where each job has a value of its own.
+    trend: the rank correlation, -1 to 1; None for what is no number.
+    """
+
+    key: str
+    values: int
+    share: float | None
+    trend: float | None
+
+
+def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
+    """The importance of all parameters for the result `y`, the greatest first, and the values of some jobs.
+
+    Each of `rows` is a job, its values of the parameters `axes`, and its result.
+    """
+    columns, results = board.columns, board.results
+    places = board.places(wanted)
+    of_y = results.by_name.get(y)
+    if of_y is None and not results.pending:
+        raise UsageError(no_value_text(y, results.names()))
+    having = [place for place in places if of_y is not None and columns.jobs[place] in of_y]
+    chosen = sample(columns.jobs, having, _MOST_JOBS)
+    numbers = [(of_y or {})[columns.jobs[place]] for place in chosen]
+    found, constant = [], []
+    for key, column in list(columns.keys.items())[:_MOST_KEYS]:
+        values = [column.values[column.codes[place]] for place in chosen]
+        codes = [column.codes[place] for place in chosen]
+        one = importance(key, values, codes, numbers)
+        if one.values > 1:
+            found.append(one)
+        elif any(codes):
+            constant.append(key)
+    found.sort(key=lambda one: (one.share is None, -(one.share or 0.0)))
+    axes = [one.key for one in found if _is_axis(one)][:_MOST_AXES]
+    drawn = sample(columns.jobs, chosen, _MOST_LINES)
+    keys = [columns.keys[key] for key in axes]
+    return {
+        "y": y,
+        "jobs": len(having),
+        "missing": len(places) - len(having),
+        "sampled": len(chosen),
+        "importance": found,
+        "constant": constant,
+        "axes": axes,
+        "rows": [
+            {
+                "job": columns.jobs[place],
+                "values": [plain(key.values[key.codes[place]]) for key in keys],
+                "y": (of_y or {})[columns.jobs[place]],
+            }
+            for place in drawn
+        ],
+        "results_pending": results.pending,
+    }
+
+
+def _is_axis(one: Importance) -> bool:
+    return one.trend is not None or one.values <= _MOST_NAMES
+
+
+def importance(key: str, values: Sequence[Any], codes: Sequence[int], numbers: Sequence[float]) -> Importance:
+    """What a parameter explains of these results; `codes` are equal where its values are."""
+    different = len(set(codes))
+    if different < 2:
+        return Importance(key, different, None, None)
+    given = [place for place, value in enumerate(values) if value is not None]
+    if not all(_is_number(values[place]) for place in given):
+        return Importance(key, different, explained(codes, numbers), None)
+    groups = list(codes)
+    if different > _BINS:
+        for place, group in zip(given, _bins([values[place] for place in given]), strict=True):
+            # Apart from the codes of those without a value.
+            groups[place] = -1 - group
+    trend = rank_correlation([values[place] for place in given], [numbers[place] for place in given])
+    return Importance(key, different, explained(groups, numbers), trend or 0.0)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def explained(groups: Sequence[int], numbers: Sequence[float]) -> float | None:
+    """Epsilon squared of the ranks of the numbers between groups; None where each is a group of its own."""
+    members: dict[int, list[float]] = {}
+    ranks = _ranks(numbers)
+    for group, rank in zip(groups, ranks, strict=True):
+        members.setdefault(group, []).append(rank)
+    rest = len(ranks) - len(members)
+    if rest < 1:
+        return None
+    middle = (len(ranks) + 1) / 2
+    total = math.fsum((rank - middle) ** 2 for rank in ranks)
+    between = math.fsum(len(of) * (math.fsum(of) / len(of) - middle) ** 2 for of in members.values())
+    if total == 0.0:
+        return 0.0
+    within = max(0.0, total - between) / rest
+    return min(1.0, max(0.0, (between - (len(members) - 1) * within) / total))
+
+
+def _bins(values: Sequence[float]) -> list[int]:
+    """For each value its bin; equal values are in one bin."""
+    count = max(2, min(_BINS, len(values) // _BIN_JOBS))
+    ranks = _ranks(values)
+    return [min(count - 1, int((rank - 0.5) * count / len(values))) for rank in ranks]
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
+    """Spearman's coefficient; None where one of both is constant."""
+    first, second = _ranks(one), _ranks(other)
+    middle = (len(first) + 1) / 2
+    products = math.fsum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
+    size = math.fsum((a - middle) ** 2 for a in first) * math.fsum((b - middle) ** 2 for b in second)
+    return products / math.sqrt(size) if size > 0.0 else None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """From 1 on; equal values have the mean of their ranks."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    begin = 0
+    while begin < len(order):
+        end = begin
+        while end < len(order) and values[order[end]] == values[order[begin]]:
+            end += 1
+        for place in order[begin:end]:
+            ranks[place] = (begin + end + 1) / 2
+        begin = end
+    return ranks

@@ -274,7 +274,9 @@ FILL = 'dd if=/dev/zero of="$HOME/filler" bs=4k status=none; '
 def test_an_attempt_that_fills_the_disk_ends_as_it_did(start_ssh: Callable[..., SshBed], fleet: Fleet) -> None:
     """What it has ended with is known at once, although its file cannot be written."""
     lab = Lab(fleet, start_ssh(["h1", "h2"], disk_mib=8))
-    lab.fleet.write_manifest([shell("a", f"{FILL} exit 3", gpus=0), shell("b", f"sleep 1; {FILL} exit 75", gpus=0)])
+    first = f'until [ -e "$HOME/b" ]; do sleep 0.05; done; {FILL} exit 3'
+    second = f'touch "$HOME/b"; sleep 1; {FILL} exit 75'
+    lab.fleet.write_manifest([shell("a", first, gpus=0), shell("b", second, gpus=0)])
     dispatcher = lab.start("h1:2", words=("--until-empty", "--max-jobs", "2"))
     dispatcher.end()
     assert fleet.record("a").reason == "exit 3"

@@ -174,8 +174,9 @@ def test_nothing_begins_before_all_are_there(make_pods: Any) -> None:
 @pytest.mark.parametrize("failing", [0, 1])
 def test_the_first_that_fails_ends_the_others(make_pods: Any, failing: int) -> None:
     script = (
-        f"trap 'echo told; exit 0' TERM; {RANK}; [ $DISPATCHER_PROCESS_ID = {failing} ] && {{ sleep 1; exit 9; }};"
-        " while :; do sleep 0.1; done"
+        f"trap 'echo told; exit 0' TERM; {RANK}; other=$DISPATCHER_ATTEMPT_DIR/other;"
+        f' [ $DISPATCHER_PROCESS_ID = {failing} ] && {{ until [ -e "$other" ]; do sleep 0.1; done; exit 9; }};'
+        ' touch "$other"; while :; do sleep 0.1; done'
     )
     pods = make_pods(script, nodes=2)
     first, second = pods.start(0), pods.start(1)
@@ -227,12 +228,16 @@ def test_one_that_does_not_listen_is_killed_after_the_grace_period(make_pods: An
 def test_told_by_kubernetes_all_at_once(make_pods: Any) -> None:
     """As when a Job is deleted: each command is told once."""
     told = "trap 'echo told $DISPATCHER_PROCESS_ID' TERM"
-    pods = make_pods(f"{told}; {RANK}; for n in $(seq 30); do sleep 0.1; done; exit 7", nodes=2)
+    goes = 'until [ -e "$DISPATCHER_ATTEMPT_DIR/go" ]; do sleep 0.1; done'
+    pods = make_pods(f"{told}; {RANK}; {goes}; exit 7", nodes=2)
     first, second = pods.start(0), pods.start(1)
     for index in (0, 1):
         pods.wait_for_log(f"{index} of 2", index)
     first.send_signal(signal.SIGTERM)
     second.send_signal(signal.SIGTERM)
+    for index in (0, 1):
+        pods.wait_for_log(f"told {index}", index)
+    (pods.directory / "go").touch()
     assert (pods.end(first), pods.end(second)) == (7, 7)
     # The first log may show the end of the other one.
     assert [pods.log(index).count(f"told {index}") for index in (0, 1)] == [1, 1]

@@ -177,6 +177,7 @@ ApiRollouts.request(self, body: Any) -> HttpRequest
 ApiRollouts.requests(self) -> Source
 ApiRollouts.result(self, rows: Iterable[Any]) -> Row | None
 ApiRollouts.run(self) -> Row | None
+ApiRollouts.write_rows(self, name: str, rows: Iterable[Any], *, merged: Callable[[Any], Any] | None = None) -> Row
 ApiRollouts.PREEMPTION_TIMEOUT_S: float
 class Arrays
 Arrays.__init__(self, tree: Any) -> None

@@ -27,6 +27,7 @@ from written_metrics import read_metrics
 from dispatcher import contract
 from dispatcher.errors import ConfigError, RequestError, StorageError, SupersededError
 from dispatcher.runtime.execution import local
+from dispatcher.runtime.http_api.completion import row_of
 from dispatcher.runtime.http_api.exchange import Connection, HttpRequest, IncompleteExchangeError
 from dispatcher.runtime.http_api.key import ApiKey
 from dispatcher.runtime.http_api.pace import Pace
@@ -62,6 +63,12 @@ def answers(job: ApiPrompts) -> list[dict[str, Any]]:
     return [json.loads(line) for line in job.spec.result_path("answers.jsonl").read_text().splitlines()]
 
 
+def counts(answers: int, **others: int) -> dict[str, int]:
+    """The job's row of results."""
+    row = {"answers": answers, "cut": 0, "tool_calls": 0, "further_choices": 0, "failed": 0, "empty": 0, "refused": 0}
+    return {**row, **others}
+
+
 def saved(job: ApiPrompts) -> list[Path]:
     return sorted(job.spec.result_path("responses").iterdir())
 
@@ -70,7 +77,7 @@ def test_answers_stand_in_order_beside_their_prompts(tmp_path: Path, server: Ser
     texts = [f"text {number} é" for number in range(40)]
     write_prompts(tmp_path, texts)
     job = job_on(tmp_path, server, model="m", parameters={"temperature": 0.5}, concurrency=8)
-    assert job() == {"answers": 40, "failed": 0}
+    assert job() == counts(40)
     assert [line["text"] for line in answers(job)] == [text[::-1] for text in texts]
     assert [line["id"] for line in answers(job)] == list(range(40))
     assert {json.dumps([one.body["model"], one.body["temperature"]]) for one in server.asked} == {'["m", 0.5]'}
@@ -78,7 +85,7 @@ def test_answers_stand_in_order_beside_their_prompts(tmp_path: Path, server: Ser
     last = read_metrics(job.spec.result_path("metrics.jsonl"))[-1]
     assert last["step"] == 40 and last["failed"] == 0 and last["response_s"] > 0
     # Everything is there: not one request is sent again.
-    assert job_on(tmp_path, server, model="m", parameters={"temperature": 0.5})() == {"answers": 40, "failed": 0}
+    assert job_on(tmp_path, server, model="m", parameters={"temperature": 0.5})() == counts(40)
     assert len(server.asked) == 40
 
 
@@ -137,7 +144,7 @@ def test_failures_that_pass_are_tried_again(tmp_path: Path, monkeypatch: pytest.
     write_prompts(tmp_path, texts)
     with serving(behave) as server:
         job = job_on(tmp_path, server, timeout_s=1.0, concurrency=len(texts))
-        assert job() == {"answers": len(texts), "failed": 0}
+        assert job() == counts(len(texts))
         assert set(server.times().values()) == {2}
         keys = {one.text: set() for one in server.asked}
         for one in server.asked:
@@ -160,10 +167,10 @@ def test_an_api_that_does_not_answer_ends_the_job_and_is_asked_again_by_the_next
             job_on(tmp_path, server, retries=2, concurrency=1)()
         # With `record` it becomes a row, but is no answer: the next run asks again.
         job = job_on(tmp_path, server, retries=2, on_error="record")
-        assert job() == {"answers": 1, "failed": 1}
+        assert job() == counts(1, failed=1)
         assert answers(job)[1]["error"].startswith("HTTP 500")
         server.behaviour = answer
-        assert job() == {"answers": 2, "failed": 0}
+        assert job() == counts(2)
         assert server.times() == {"a": 1, "b": 7}
 
 
@@ -178,9 +185,85 @@ def test_refusals_stop_the_job_or_are_rows_for_good(tmp_path: Path) -> None:
         assert server.times() == {"a": 1, "long": 1}
         for _ in range(2):
             job = job_on(tmp_path, server, on_error="record")
-            assert job() == {"answers": 2, "failed": 1}
+            assert job() == counts(2, failed=1)
         assert server.times() == {"a": 1, "long": 2, "b": 1}
-        assert answers(job)[1] == {"id": 1, "prompt": "long", "error": 'HTTP 400: {"error": "too long"}'}
+        assert answers(job)[1] == {
+            **{"id": 1, "prompt": "long"},
+            **{"error": 'HTTP 400: {"error": "too long"}', "outcome": "failed"},
+        }
+
+
+def chosen(content: Any, reason: str | None = "stop", **message: Any) -> dict[str, Any]:
+    return {"message": {"role": "assistant", "content": content, **message}, "finish_reason": reason}
+
+
+CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+CALL = {"name": "f", "arguments": "{}"}
+THINKS = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+
+
+@pytest.mark.parametrize(
+    ("choice", "outcome", "text", "more"),
+    [
+        (chosen("fine"), "answer", "fine", {}),
+        (chosen("fine", None), "answer", "fine", {}),
+        ({"text": "a completion", "finish_reason": "stop"}, "answer", "a completion", {}),
+        (chosen([{"type": "text", "text": "two "}, {"type": "text", "text": "parts"}]), "answer", "two parts", {}),
+        (chosen([THINKS, {"type": "text", "text": "part"}]), "answer", "part", {}),
+        (chosen("1, 2, 3", "length"), "cut", "1, 2, 3", {}),
+        (chosen("1, 2, 3", "abort"), "cut", "1, 2, 3", {}),
+        (chosen(None, "length", reasoning_content="hm"), "empty", None, {}),
+        (chosen(None), "empty", None, {}),
+        (chosen(""), "empty", "", {}),
+        (chosen(" \n"), "empty", " \n", {}),
+        (chosen([]), "empty", None, {}),
+        (chosen([THINKS]), "empty", None, {}),
+        ({"message": {"role": "assistant"}, "finish_reason": "stop"}, "empty", None, {}),
+        (chosen(None, "tool_calls", tool_calls=CALLS), "tool_calls", None, {"tool_calls": CALLS}),
+        (chosen("I ask", "tool_calls", tool_calls=CALLS), "tool_calls", "I ask", {"tool_calls": CALLS}),
+        (chosen(None, "function_call", function_call=CALL), "tool_calls", None, {"tool_calls": [CALL]}),
+        (chosen(None, refusal="I must not"), "refused", None, {"refusal": "I must not"}),
+        (chosen([{"type": "refusal", "refusal": "No."}]), "refused", None, {"refusal": "No."}),
+        (chosen("To begin", "content_filter"), "refused", "To begin", {}),
+    ],
+)
+def test_what_a_choice_says(choice: Any, outcome: str, text: str | None, more: Any) -> None:
+    reason = choice["finish_reason"]
+    assert row_of({"choices": [choice]}) == {"text": text, "finish_reason": reason, "outcome": outcome, **more}
+    both = row_of({"choices": [chosen("fine"), choice]})
+    assert both["outcome"] == "answer"
+    assert [further["outcome"] for further in both["further_choices"]] == [outcome]
+
+
+def test_what_is_no_answer_is_counted_and_not_asked_for_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    said = {
+        "fine": [chosen("yes")],
+        "null": [chosen(None, "length", reasoning_content="hm")],
+        "cut": [chosen("1, 2", "length")],
+        "tool": [chosen(None, "tool_calls", tool_calls=CALLS)],
+        "refused": [chosen(None, refusal="no")],
+        "three": [chosen("a"), chosen("b"), chosen("")],
+    }
+
+    def says(handler: Any, asked: Any) -> Any:
+        if asked.text == "long":
+            return 400, {}, {"error": "too long"}
+        return 200, {}, {"choices": said[asked.text]}
+
+    write_prompts(tmp_path, [*said, "long"])
+    # What a line of the file has is no outcome, nor further choices.
+    path = tmp_path / "data" / "prompts.jsonl"
+    path.write_text(path.read_text().replace('"id": 0', '"id": 0, "outcome": "cut", "choices": ["a", "b"]'))
+    with serving(says) as server:
+        for _ in range(2):
+            job = job_on(tmp_path, server, on_error="record")
+            assert job() == counts(2, cut=1, tool_calls=1, further_choices=2, failed=3, empty=1, refused=1)
+        assert set(server.times().values()) == {1}
+    rows = answers(job)
+    assert [row["outcome"] for row in rows] == ["answer", "empty", "cut", "tool_calls", "refused", "answer", "failed"]
+    assert rows[0] == {**{"id": 0, "choices": ["a", "b"], "prompt": "fine"}, **row_of({"choices": said["fine"]})}
+    assert [choice["text"] for choice in rows[5]["further_choices"]] == ["b", ""]
+    assert "answers: of the responses are no complete answers: 1 cut, 1 tool_calls, 1 refused, 1 empty" in caplog.text
 
 
 def test_the_key_is_sent_and_shows_up_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -227,7 +310,7 @@ def test_nothing_of_a_key_is_left_where_an_error_is_cut_off_and_a_word_is_no_key
     monkeypatch.setenv("MODEL_KEY", "sk-not-to-be-seen-0123456789-and-so-on")
     with serving(verbose) as server:
         job = job_on(tmp_path, server, key_env="MODEL_KEY", on_error="record", retries=0)
-        assert job() == {"answers": 0, "failed": 2}
+        assert job() == counts(0, failed=2)
         assert all("Bearer <the" in line["error"] for line in answers(job))
         monkeypatch.setenv("MODEL_KEY", "EMPTY")
         server.behaviour = answer
@@ -246,7 +329,7 @@ def test_answers_that_are_json_for_python_alone_are_kept(tmp_path: Path) -> None
     with serving(odd) as server:
         for _ in range(2):
             job = job_on(tmp_path, server)
-            assert job() == {"answers": 1, "failed": 0}
+            assert job() == counts(1)
         assert len(server.asked) == 1
     assert answers(job)[0]["text"] == "\ud800 half a pair"
 
@@ -346,7 +429,7 @@ def test_requests_go_through_the_proxy_of_the_environment(
     write_prompts(tmp_path, ["a"])
     monkeypatch.setenv("http_proxy", server.url.replace("http://", "http://ada:p%40w@").removesuffix("/v1"))
     monkeypatch.setenv("no_proxy", "other.invalid")
-    assert job_on(tmp_path, server, url="http://model.invalid/v1")() == {"answers": 1, "failed": 0}
+    assert job_on(tmp_path, server, url="http://model.invalid/v1")() == counts(1)
     (asked,) = server.asked
     assert asked.path == "http://model.invalid/v1/chat/completions"
     assert base64.b64decode(asked.headers["proxy-authorization"].removeprefix("Basic ")) == b"ada:p@w"
@@ -369,7 +452,7 @@ def test_a_certificate_that_is_not_trusted_ends_the_job(
     with pytest.raises(RequestError, match=r"certificate is not trusted: .*SSL_CERT_FILE"):
         job_on(tmp_path, server, url=url)()
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-    assert job_on(tmp_path, server, url=url)() == {"answers": 1, "failed": 0}
+    assert job_on(tmp_path, server, url=url)() == counts(1)
 
 
 class Picky(ApiPrompts):

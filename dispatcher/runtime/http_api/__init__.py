@@ -9,6 +9,7 @@ socket, in the milliseconds before its line was written. Only these are sent aga
     exchange    one request over a connection that is kept alive, with a deadline for the whole exchange
     route       directly, or through the proxy of the environment
     verdict     what a response means: answered, try again, refused, or a fault that ends the job
+    completion  what a chat completion says: an answer, a text that was cut, calls of tools, a refusal, nothing
     open_files  as many open files as there may be connections
     pace        requests per minute, and pauses that the API asks for
     responses   the responses on disk, found by the content of their requests

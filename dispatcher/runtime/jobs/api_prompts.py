@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.configuration import field
-from dispatcher.runtime.http_api.responses import json_line
 from dispatcher.runtime.jobs.api_rollouts import ApiRollouts
 from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.registry import job
@@ -49,12 +48,8 @@ class ApiPrompts(ApiRollouts[PromptsConfig]):
         return [body for body in bodies for _ in range(self.args.samples)]
 
     def result(self, rows: Iterable[Any]) -> Row:
-        lines = [line for line in self._lines for _ in range(self.args.samples)]
-        with self.spec.result(ANSWERS_FILE) as file:
-            assert file is not None, "there is one process"
-            for line, row in zip(lines, rows, strict=True):
-                file.write(json_line({**line, **row}))
-        return {"answers": len(lines) - self.failures, "failed": self.failures}
+        lines = iter([line for line in self._lines for _ in range(self.args.samples)])
+        return self.write_rows(ANSWERS_FILE, rows, merged=lambda row: {**next(lines), **row})
 
     def _read_lines(self) -> list[Mapping[str, Any]]:
         path = self.spec.hardware.cluster.data / self.args.file

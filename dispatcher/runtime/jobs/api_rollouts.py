@@ -17,6 +17,7 @@ from dispatcher.checkpoints.fence import Run
 from dispatcher.errors import RequestError, UsageError
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import ExecutionSpec
+from dispatcher.runtime.http_api.completion import OUTCOME, Outcome, Tally, row_of
 from dispatcher.runtime.http_api.config import ApiConfig
 from dispatcher.runtime.http_api.exchange import HttpRequest
 from dispatcher.runtime.http_api.key import ApiKey, read_key
@@ -110,29 +111,38 @@ class ApiRollouts(BasicJob[C], Generic[C]):
         return None
 
     def parse(self, response: Any) -> Any:
-        """The row of a response, the JSON of its body: by default text and finish_reason of its first choice.
+        """The row of a response, the JSON of its body: by default `text`, `finish_reason` and `outcome` of its first
+        choice, its `tool_calls` and `refusal`, and `further_choices` (http_api.completion).
 
         It is tried on the first response of a run, so that a mistake in it does not cost all requests.
         """
-        choice = response["choices"][0]
-        return {"text": choice["message"]["content"], "finish_reason": choice.get("finish_reason")}
+        return row_of(response)
 
     def failed(self, error: str) -> Any:
         """The row of a request that was refused, or not answered after all retries; with `api.on_error: record`."""
-        return {"error": error}
+        return {"error": error, OUTCOME: Outcome.FAILED.value}
 
     def result(self, rows: Iterable[Any]) -> Row | None:
         """Called with one row per request, in order, read from the disk as they are taken; the job's row of results.
 
-        By default the rows are written to rows.jsonl and counted.
+        By default the rows are written to rows.jsonl and counted by what became of the requests.
         """
-        written = 0
-        with self.spec.result(ROWS_FILE) as file:
+        return self.write_rows(ROWS_FILE, rows)
+
+    def write_rows(self, name: str, rows: Iterable[Any], *, merged: Callable[[Any], Any] | None = None) -> Row:
+        """Write the rows, or what `merged` makes of each, to a file of the results, a line each.
+
+        The row of results says how many are answers, and what the others are.
+        """
+        tally = Tally()
+        with self.spec.result(name) as file:
             assert file is not None, "there is one process"
-            for row in rows:
-                file.write(json_line(row))
-                written += 1
-        return {"requests": written, "failed": self.failures}
+            for row in tally.counted(rows):
+                file.write(json_line(row if merged is None else merged(row)))
+        others = tally.incomplete()
+        if others:
+            _log.warning("%s: of the responses are no complete answers: %s", self.spec.name, others)
+        return tally.row(self.failures)
 
     def run(self) -> Row | None:
         key = read_key(self.api)

@@ -207,6 +207,8 @@ def test_predictions_and_rollouts_check_values(tmp_path: Path) -> None:
             pad_left([[1], tokens])
     with pytest.raises(UsageError, match=r"seed = 4294967296: expected 0 to 4294967295"):
         job.rollout([[1]], 2, seed=2**32)
+    with pytest.raises(ConfigError, match=f"stop_token has {BEYOND}, which int32 does not have"):
+        job.rollout([[1]], 2, stop_token=np.int64(BEYOND))
 
 
 def test_tokens_beyond_32_bits_are_refused() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 from dispatcher import contract
 from dispatcher.base import yaml_text
 from dispatcher.checkpoints.storage import SCRATCH
-from dispatcher.errors import UsageError
+from dispatcher.errors import CheckpointMismatchError, UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Contents, Restored, Retention
 from dispatcher.runtime.checkpoint.tree import Leaf
@@ -148,10 +148,20 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         Settings that differ from the checkpoint's are logged.
         """
         manager, _ = self._manager(self.path_of("latest"))
-        restored = manager.resume(target, partial=partial)
-        if restored is not None and self._config is not None and self.main_process():
-            tell_changed_settings(type(self), self._config, restored.contents, restored.ref.url)
+        try:
+            restored = manager.resume(target, partial=partial)
+        except CheckpointMismatchError:
+            # They say why: another optimizer, say, or another width.
+            if (latest := manager.latest()) is not None:
+                self._tell_changed_settings(manager.contents(latest), latest)
+            raise
+        if restored is not None:
+            self._tell_changed_settings(restored.contents, restored.ref)
         return restored
+
+    def _tell_changed_settings(self, saved: Contents, ref: CheckpointRef) -> None:
+        if self._config is not None and self.main_process():
+            tell_changed_settings(type(self), self._config, saved, ref.url)
 
     def load(self, suffix: str, target: Any, *, partial: bool = False) -> Restored:
         """Load this job's `suffix` with the structure and shardings of `target`. See CheckpointManager.load."""

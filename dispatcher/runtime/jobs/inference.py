@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime.configuration import configuration, configure, current_config
+from dispatcher.runtime.device_types import converted
 from dispatcher.runtime.encoding import Chat, Encoding, encoded
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.inference_config import InferenceConfig, TrainedWith, mesh_sizes, rows_at_once
@@ -212,7 +213,8 @@ class InferenceJob(ModelJob[C, M], Generic[C, M]):
         shards = batch_shards(self.setup.mesh)
         size = rows_at_once(min(batch_size or self.inference.batch_size or len(prompts), len(prompts)), shards)
         padded = self.pad(prompts, rows=rows_at_once(len(prompts), size))
-        sampling = jax.random.key(seed), jnp.float32(temperature), jnp.int32(-1 if stop_token is None else stop_token)
+        stop = converted("stop_token", np.array(-1 if stop_token is None else stop_token), np.int32)
+        sampling = jax.random.key(seed), jnp.float32(temperature), jnp.asarray(stop)
         generated: list[list[int]] = []
         numbered = data.Arrays((np.arange(len(padded.tokens), dtype=np.int32), padded))
         for batch, _ in data.evaluation_batches(numbered, size, self.setup.mesh):

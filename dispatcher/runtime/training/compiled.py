@@ -238,8 +238,9 @@ def each_step(metrics: Mapping[str, Mean]) -> Sequence[dict[str, Mean]]:
 
 
 def _in_type(name: str, array: Any, kind: Any) -> Any:
-    """An array that comes from the host in the type `kind`; one that is on devices as it is."""
-    return array if isinstance(array, jax.Array) else converted(name, np.asarray(array), kind)
+    """An array in the type `kind`, unless it is on devices and can be rounded there."""
+    rounded = isinstance(array, jax.Array) and not jnp.issubdtype(kind, jnp.integer)
+    return array if rounded or getattr(array, "dtype", None) == kind else converted(name, np.asarray(array), kind)
 
 
 def _inexact(arrays: Mapping[str, Any]) -> dict[str, Any]:

@@ -450,7 +450,10 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         ConfigError when it resumes, they differ, and that is not accepted.
         """
         check_data(data)
+        random = RandomState.capture()
         now = self._identities = collectives.broadcast_result(lambda: identities(data, self.evaluator.sources))
+        # Rows were read that may have drawn some: an attempt that resumes must not draw others than one that goes on.
+        random.restore()
         if self._origin is None:
             if self.main_process():
                 tell_unknown(now)

@@ -16,7 +16,7 @@ import pytest
 from flax import nnx
 from small_trainings import CLASSES, FEATURES, Classification, made, samples, trained
 
-from dispatcher.errors import ConfigError, UsageError
+from dispatcher.errors import CheckpointMismatchError, ConfigError, UsageError
 from dispatcher.runtime.command_line import main
 from dispatcher.runtime.language.tokens import TokenWindows
 from dispatcher.runtime.launching import accept_changes, entry_job
@@ -268,6 +268,36 @@ def test_settings_that_differ_are_told_with_both_values(tmp_path: Path, caplog: 
         "training.seed 0 then, 3 now; training.steps 2 then, 4 now"
     )
     assert "not bit for bit as before: lr 0.0" in caplog.text
+
+
+def test_settings_are_told_where_they_keep_a_training_from_being_resumed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Configured(Small):
+        optimizer = Trainer.optimizer
+
+    trained(tmp_path, cls=Configured, steps=2)
+    with pytest.raises(CheckpointMismatchError):
+        trained(tmp_path, cls=Configured, steps=4, ema=0.5, optimization={"optimizer": "muon"})
+    assert 'other settings: optimization.optimizer "adamw" then, "muon" now; training.ema null then' in caplog.text
+
+
+def test_comparing_draws_nothing_of_the_training(tmp_path: Path) -> None:
+    class Drawing(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return row(np.random.normal())  # the global state is what is meant
+
+    class Seen(Small):
+        def data(self) -> Any:
+            self.before = np.random.get_state()[1].tolist()
+            return Drawing([0] * 8)
+
+        def _reader(self, data: Any) -> Any:
+            assert np.random.get_state()[1].tolist() == self.before
+            self.before = []
+            return super()._reader(data)
+
+    assert trained(tmp_path, cls=Seen, steps=1).before == []
 
 
 def test_a_schedule_in_code_is_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -48,7 +48,7 @@ def _table(
     placed = found.placed([*rows, *cols])
     draw = draw_heatmap if kind == "heatmap" else draw_bars
     others = found.others(values)
-    draw(path, cells(placed, rows, cols, values, others), rows, cols, values)
+    draw(path, cells(placed, rows, cols, values, others), rows, cols, values, note)
     counted = [row for row in placed if any(row["method"] not in others[value] for value in values)]
     return sum(all(finite_number(row, value) is not None for value in values) for row in counted), len(counted)
 
@@ -73,5 +73,5 @@ def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str]
     reporting = {row["method"] for row in placed if row["job_id"] in found.with_result}
     others = reporting - {row["method"] for row in placed if row["job_id"] in having}
     groups = {row["job_id"]: groups[row["job_id"]] for row in placed if row["method"] not in others}
-    draw_curves(path, mean_curves(groups, series), keys, metric)
+    draw_curves(path, mean_curves(groups, series), keys, metric, note)
     return len(series), len(groups)

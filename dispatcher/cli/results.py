@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -11,15 +11,15 @@ import msgspec
 from dispatcher.base.messages import counted, first_names, indented
 from dispatcher.base.values import identity
 from dispatcher.cli.common import (
+    F,
     WholeNumber,
     format_option,
-    keys_option,
     open_workspace,
     read_list,
     state_option,
     where_option,
 )
-from dispatcher.cli.complete import complete_result_key, complete_sort_key, complete_words
+from dispatcher.cli.complete import complete_keys, complete_result_key, complete_sort_key, complete_words
 from dispatcher.cli.printing import note, print_rows, print_text
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
@@ -36,16 +36,38 @@ _NAMED: Final = 20
 _KINDS: Final = ("bars", "heatmap", "curves")
 
 
-def _read_values(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for value in values for name in read_list(context, param, value)))
+def _kept(context: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    """Lists as they are typed: a name may have a comma itself, which only the results tell (split_names)."""
+    given = (value,) if isinstance(value, str) else value or ()
+    if given and not any(part.strip() for text in given for part in text.split(",")):
+        raise UsageError(f"{param.opts[0]} {given[0]!r} names no key: expected keys with commas between them")
+    return given
+
+
+def split_names(lists: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """The names in lists with commas; what is known with its commas is one name."""
+    found: dict[str, None] = {}
+    for text in lists:
+        parts = text.split(",")
+        while parts:
+            ends = range(len(parts), 0, -1)
+            end = next((end for end in ends if ",".join(parts[:end]).strip() in known), 1)
+            if name := ",".join(parts[:end]).strip():
+                found[name] = None
+            del parts[:end]
+    return tuple(found)
+
+
+def _names_option(name: str, help: str) -> Callable[[F], F]:
+    return click.option(name, callback=_kept, metavar="KEYS", shell_complete=complete_keys, help=help)
 
 
 @click.command()
-@keys_option("--by", help="Group by these keys, e.g. lang,method: mean ± std of --value, and n of N jobs.")
-@keys_option("--rows", help="Keys whose values become rows, e.g. lang.")
-@keys_option("--cols", help="Keys whose values become columns, e.g. method.")
+@_names_option("--by", help="Group by these keys, e.g. lang,method: mean ± std of --value, and n of N jobs.")
+@_names_option("--rows", help="Keys whose values become rows, e.g. lang.")
+@_names_option("--cols", help="Keys whose values become columns, e.g. method.")
 @click.option(
-    "--value", "values", metavar="KEY", multiple=True, callback=_read_values, shell_complete=complete_result_key,
+    "--value", "values", metavar="KEY", multiple=True, callback=_kept, shell_complete=complete_result_key,
     help="The result shown in the cells; may be repeated, or a list with commas.",
 )  # fmt: skip
 @click.option(
@@ -59,7 +81,7 @@ def _read_values(context: click.Context, param: click.Parameter, values: tuple[s
     help="The value that the aggregate best takes.",
 )
 @click.option(
-    "--sort", callback=read_list, metavar="COLUMNS", shell_complete=complete_sort_key,
+    "--sort", callback=_kept, metavar="COLUMNS", shell_complete=complete_sort_key,
     help="Sort by these columns of the table; -COLUMN descends, as in --sort -accuracy. Missing values come last.",
 )  # fmt: skip
 @click.option("--top", type=WholeNumber(1), metavar="N", help="Only the first N rows of --sort.")
@@ -92,6 +114,7 @@ def results(**given: Any) -> None:
     workspace = open_workspace()
     found = workspace.results(states=asked.states, where=asked.where, every_job=bool(asked.by or asked.plot))
     _tell(found)
+    asked = asked.named(found.columns)
     for value in asked.values:
         found.check_value(value)
     if asked.plot is not None:
@@ -156,6 +179,11 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
         if self.sort or self.agg:
             raise UsageError("a picture has its own order and shows mean ± std: leave --sort, --top and --agg out")
 
+    def named(self, known: Collection[str]) -> _Asked:
+        """With the names in lists of keys and values; `known` are the columns of the results."""
+        lists = {name: split_names(getattr(self, name), known) for name in ("by", "rows", "cols", "values")}
+        return msgspec.structs.replace(self, **lists)
+
     @property
     def chosen_kind(self) -> str:
         return self.kind or ("curves" if self.curves else "heatmap" if self.cols else "bars")
@@ -168,7 +196,9 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
         """The rows that are asked for, in their order."""
         from dispatcher.report.results.sorting import sort_rows
 
-        ordered = sort_rows(rows, self.sort) if self.sort else list(rows)
+        columns = {name for row in rows for name in row}
+        keys = split_names(self.sort, columns | {f"-{name}" for name in columns})
+        ordered = sort_rows(rows, keys) if keys else list(rows)
         if self.top is not None and len(ordered) > self.top:
             note(f"the first {self.top} of {len(ordered)} rows")
         return ordered[: self.top]

@@ -265,7 +265,7 @@ def write_manifest(
             lines.append(json.dumps(document, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             name = document.get("job_id", "") if isinstance(document, Mapping) else ""
-            faults.append(f"{name or f'entry {position}'}: cannot be written as JSON: {error}")
+            faults.append(f"{name or f'entry {position}'}: {_unwritable(document)}cannot be written as JSON: {error}")
     if faults:
         raise ManifestError(str(path), faults)
     try:
@@ -278,6 +278,16 @@ def write_manifest(
         check(manifest)
     _replace(Path(os.path.realpath(path)), data)
     return manifest
+
+
+def _unwritable(document: Any) -> str:
+    """Which key has what JSON cannot hold, such as a number that was read as infinity."""
+    for key, value in document.items() if isinstance(document, Mapping) else ():
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError):
+            return f"{key} = {shown(value)}: "
+    return ""
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -8,6 +8,7 @@ after an error, the standard library parses the text again.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
@@ -136,7 +137,33 @@ def _syntax_fault(data: bytes, message: str) -> str:
     if _HALF_PAIR.search(json.dumps(value, ensure_ascii=False)):
         return rf"{_place_of_half_pair(value)}holds half of a surrogate pair (\ud800 to \udfff), which is no character"
     entry = re.search(r"\$\[(\d+)\]", message)
-    return f"{f'entry {int(entry[1]) + 1}: ' if entry else ''}holds a number that is too large"
+    where = f"entry {int(entry[1]) + 1}: " if entry else ""
+    key, number = _too_large(json.loads(text, parse_float=_Float), "")
+    return f"{where}{key} = {number[:40]}: a number that is too large for 64 bits" if number else f"{where}{message}"
+
+
+class _Float(float):
+    """A number that knows how it is written."""
+
+    text: str
+
+    def __new__(cls, text: str) -> _Float:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+def _too_large(value: Any, key: str) -> tuple[str, str]:
+    """The key of the first number that no float can hold, and how it is written; empty where there is none."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        # The number of an entry is told already.
+        path = f"{key}.{name}" if key else str(name) if isinstance(value, dict) else ""
+        if isinstance(item, _Float) and math.isinf(item):
+            return path, item.text
+        if (found := _too_large(item, path))[1]:
+            return found
+    return "", ""
 
 
 def _place_of_half_pair(value: Any) -> str:

@@ -306,6 +306,18 @@ def test_one_cell_never_refuses_a_table(done, tmp_path, cell):
     assert len(found.to_pandas()) == len(found.to_polars()) == 4
 
 
+def test_names_may_have_commas(done):
+    for job in ("fft_german_s1", "fft_spanish_s1"):
+        done.attempt(job, 1, result='{"test_bpc": 1, "loss, total": 2.0, "a,b": 3}', exit=ended(0))
+    words = ("--value", "loss, total,test_bpc", "--value", "a,b", "--sort", "-loss, total mean,lang", "--agg", "mean,n")
+    rows = done.run("results", "--by", "lang,method", *words, "--json")
+    assert rows.code == 0, rows.err
+    assert (rows.json[0]["loss, total mean"], rows.json[0]["a,b n"], rows.json[0]["test_bpc mean"]) == (2.0, 1, 2.0)
+    unknown = done.run("results", "--by", "lang", "--value", "loss, totl")
+    assert unknown.code == 2 and "no result has 'loss'" in unknown.err
+    assert "names no key" in done.run("results", "--by", " , ", "--value", "test_bpc").err
+
+
 def test_results_by_keys_say_how_many_jobs_are_missing(done):
     done.put("lora_spanish_s1", "failed", reason="exit 1")
     done.attempt("fft_german_s2", 1, result='{"test_bpc": NaN, "other": 4}', exit=ended(0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 import sys
@@ -62,6 +63,55 @@ def test_curves_say_how_many_jobs_and_where_some_are_missing(tmp_path):
     for text in ("fft (2 of 3 jobs)", "lora (0 of 1 jobs): missing", "eval_time (s)", "step"):
         assert text in found, (text, found)
     assert any("thin: some jobs have no value there; x: a job has NaN or infinity" in text for text in found)
+
+
+STRANGE = ("$x_$ y", "_hidden", "50 % \\alpha", "größer", "<!-- & -->")
+
+
+@pytest.mark.parametrize("word", STRANGE)
+def test_texts_are_data(tmp_path, word, recwarn):
+    rows = [
+        {"job_id": str(n), word: value, "m": n, word + "2": float(n)}
+        for n, value in enumerate((word, "plain", "", None))
+    ]
+    grid = cells(rows, [word], ["m"], [word + "2"])
+    bars = cells(rows, ["m"], [word], [word + "2"])
+    told = []
+    draw_heatmap(str(tmp_path / "heat.svg"), grid, [word], ["m"], [word + "2"], told.append)
+    draw_bars(str(tmp_path / "bars.svg"), bars, ["m"], [word], [word + "2"], told.append)
+    curves = mean_curves({"a": (word,), "b": ("plain",)}, [series("a", [1, 2]), series("b", [2, 3])])
+    draw_curves(str(tmp_path / "curves.svg"), curves, [word], word, told.append)
+    for name in ("heat", "bars", "curves"):
+        found = html.unescape(" ".join(texts(tmp_path / f"{name}.svg")))
+        assert word.replace("--", "- -") in found or word in found, (name, found)
+    assert not told and not recwarn.list
+
+
+def test_letters_without_a_font_are_told_and_others_have_one(tmp_path, recwarn, monkeypatch):
+    """On a host without fonts for Chinese, and with a font that matplotlib does not have."""
+    import matplotlib.font_manager as fonts
+
+    own = [one for one in fonts.fontManager.ttflist if one.name.startswith("DejaVu")]
+    monkeypatch.setattr(fonts.fontManager, "ttflist", own)
+    rows = [{"job_id": "a", "lang": "语言", "loss": 1.0}, {"job_id": "b", "lang": "de", "loss": 2.0}]
+    told = []
+    draw_bars(str(tmp_path / "a.png"), cells(rows, ["lang"], [], ["loss"]), ["lang"], [], ["loss"], told.append)
+    (note,) = told
+    assert "no installed font has 言语" in note and "Noto Sans CJK" in note
+    # U+1D504 is in one of the fonts of DejaVu, but not in the first one.
+    math_letter = [{"job_id": "a", "lang": "\U0001d504", "loss": 1.0}]
+    told.clear()
+    draw_bars(str(tmp_path / "b.png"), cells(math_letter, ["lang"], [], ["loss"]), ["lang"], [], ["loss"], told.append)
+    assert not recwarn.list
+
+
+def test_steps_are_whole_numbers(tmp_path):
+    path = tmp_path / "a.svg"
+    for steps, last in (([0, 1, 2], "2"), ([2_000_000, 3_000_000, 4_000_000], "4000000")):
+        curves = mean_curves({"a": ()}, [series("a", [0.5, 0.5, 0.5], steps)])
+        draw_curves(str(path), curves, [], "loss")
+        ticks = re.findall(r'<g id="xtick_.*?<!-- (.+?) -->', path.read_text(), re.S)
+        assert last in ticks and all(tick.isdigit() for tick in ticks), ticks
 
 
 def test_the_mean_is_over_the_jobs_that_have_a_value_at_the_step():

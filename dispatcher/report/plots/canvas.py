@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,13 @@ _METADATA: Final[dict[str, dict[str, None]]] = {
 _UNITS: Final = {"_s": "s", "_ms": "ms", "_h": "h", "_bytes": "bytes", "_mib": "MiB", "_gib": "GiB", "_pct": "%"}
 
 
+Tell = Callable[[str], None]
+
+
+def untold(_text: str) -> None:
+    """For a caller with nobody to tell."""
+
+
 def check_path(path: str) -> None:
     """Raise UsageError for a file of a kind that is not written."""
     if os.path.splitext(path)[1].lower() not in _METADATA:
@@ -36,8 +44,11 @@ def check_path(path: str) -> None:
 
 
 @contextmanager
-def canvas(path: str, width: float, height: float) -> Iterator[Figure]:
-    """A figure of this size in inches, which is written to the file at the end; no partial file is left."""
+def canvas(path: str, width: float, height: float, tell: Tell) -> Iterator[Figure]:
+    """A figure of this size in inches, which is written to the file at the end; no partial file is left.
+
+    Texts in it are shown as they are. `tell` is told which letters no installed font has.
+    """
     matplotlib: Any = library("matplotlib", "--plot", "plot")
     figures: Any = library("matplotlib.figure", "--plot", "plot")
     library("matplotlib.backends.backend_agg", "--plot", "plot")
@@ -46,19 +57,61 @@ def canvas(path: str, width: float, height: float) -> Iterator[Figure]:
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(
             {"svg.hashsalt": "dispatcher", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False,
-             "hatch.color": "#999999", "hatch.linewidth": 0.6}
+             "hatch.color": "#999999", "hatch.linewidth": 0.6, "text.parse_math": False}
         )  # fmt: skip
         figure = figures.Figure(figsize=(width, height), dpi=_DPI, layout="constrained")
         yield figure
+        without_font = _choose_fonts(figure)
+        if without_font:
+            tell(f"{path}: no installed font has {without_font}: install one for these letters, such as Noto Sans CJK")
         temporary = files.temporary_name(Path(path))
         try:
-            figure.savefig(temporary, format=ending[1:], metadata=_METADATA[ending])
+            with warnings.catch_warnings():
+                # They are told above.
+                warnings.filterwarnings("ignore", message="Glyph .* missing from")
+                figure.savefig(temporary, format=ending[1:], metadata=_METADATA[ending])
             os.replace(temporary, path)
         except OSError as error:
             raise StorageError(f"{path}: the picture cannot be written: {error.strerror or error}") from error
         finally:
             if os.path.exists(temporary):
                 os.unlink(temporary)
+
+
+def add_legend(figure: Figure, labels: Sequence[str], title: str | None) -> None:
+    """A legend of what was drawn with a label; the texts come last, because matplotlib leaves out what begins with _."""
+    legend: Any = figure.legend(title=title, loc="outside right upper", frameon=False)
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_text(label)
+
+
+def _choose_fonts(figure: Any) -> str:
+    """Give all texts fonts that have their letters; which letters none has."""
+    texts = figure.findobj(library("matplotlib.text", "--plot", "plot").Text)
+    missing = {letter for text in texts for letter in text.get_text() if not letter.isspace()}
+    manager: Any = library("matplotlib.font_manager", "--plot", "plot")
+    fonts: Any = library("matplotlib.ft2font", "--plot", "plot")
+    chosen = []
+    for entry in sorted(manager.fontManager.ttflist, key=_font_order):
+        if not missing:
+            break
+        try:
+            letters = fonts.FT2Font(entry.fname).get_charmap()
+        except (OSError, RuntimeError):
+            continue
+        found = {letter for letter in missing if ord(letter) in letters}
+        if found:
+            missing -= found
+            chosen.append(entry.name)
+    for text in texts:
+        text.set_fontfamily(chosen)
+    return "".join(sorted(missing))
+
+
+def _font_order(entry: Any) -> tuple[object, ...]:
+    """matplotlib's own font first; then plain ones without serifs."""
+    return (entry.name != "DejaVu Sans", entry.style != "normal", str(entry.weight) not in ("400", "normal"),
+            "Sans" not in entry.name, entry.name, entry.fname)  # fmt: skip
 
 
 def style_of(number: int) -> dict[str, str]:

@@ -6,34 +6,47 @@ from collections.abc import Sequence
 from typing import Any
 
 from dispatcher.errors import UsageError
-from dispatcher.report.plots.canvas import GREY, MOST_COLOURS, canvas, style_of, with_unit, words_of
+from dispatcher.report.plots.canvas import (
+    GREY,
+    MOST_COLOURS,
+    Tell,
+    add_legend,
+    canvas,
+    style_of,
+    untold,
+    with_unit,
+    words_of,
+)
 from dispatcher.report.plots.mean_curves import MeanCurve
 
 
-def draw_curves(path: str, curves: Sequence[MeanCurve], keys: Sequence[str], metric: str) -> None:
+def draw_curves(path: str, curves: Sequence[MeanCurve], keys: Sequence[str], metric: str, tell: Tell = untold) -> None:
     """A line per group; thin where some of its jobs have ended already, a cross where a job had no finite value."""
     if len(curves) > MOST_COLOURS:
         raise UsageError(f"{len(curves)} curves cannot be told apart: use --where, or group by fewer keys")
-    with canvas(path, 7.0, 4.2) as figure:
+    with canvas(path, 7.0, 4.2, tell) as figure:
         axes: Any = figure.add_subplot(1, 1, 1)
-        for number, curve in enumerate(curves):
-            _draw(axes, curve, number)
+        labels = [_draw(axes, curve, number) for number, curve in enumerate(curves)]
+        if all(float(step).is_integer() for curve in curves for step in curve.steps):
+            axes.xaxis.get_major_locator().set_params(integer=True)
+            axes.ticklabel_format(axis="x", style="plain", useOffset=False)
         axes.set_xlabel("step")
         axes.set_ylabel(with_unit(metric))
         axes.margins(x=0.02)
         axes.set_title(_told(curves), fontsize=8, color=GREY, loc="left")
-        figure.legend(title=words_of(keys) or None, loc="outside right upper", frameon=False)
+        add_legend(figure, labels, words_of(keys) or None)
 
 
-def _draw(axes: Any, curve: MeanCurve, number: int) -> None:
+def _draw(axes: Any, curve: MeanCurve, number: int) -> str:
+    """Draw the curve; what it is called in the legend."""
     style = style_of(number)
     count = "1 job" if curve.n == curve.of == 1 else f"{curve.n} of {curve.of} jobs"
     label = f"{words_of(curve.key)} ({count})" if curve.key else count
     if not curve.steps:
-        axes.plot([], [], label=f"{label}: missing", **style)
-        return
+        axes.plot([], [], label=str(number), **style)
+        return f"{label}: missing"
     end = curve.end
-    axes.plot(curve.steps[:end], curve.means[:end], linewidth=1.6, label=label, **style)
+    axes.plot(curve.steps[:end], curve.means[:end], linewidth=1.6, label=str(number), **style)
     if end < len(curve.steps):
         # One point earlier, so that the two parts meet.
         first = max(0, end - 1)
@@ -44,6 +57,7 @@ def _draw(axes: Any, curve: MeanCurve, number: int) -> None:
     if curve.nan_steps:
         axes.plot(curve.nan_steps, [0.015] * len(curve.nan_steps), "x", color=style["color"], markersize=5,
                   transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
+    return label
 
 
 def _told(curves: Sequence[MeanCurve]) -> str:

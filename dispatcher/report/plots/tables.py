@@ -13,7 +13,10 @@ from dispatcher.report.plots.canvas import (
     LIGHT,
     MISSING,
     MOST_COLOURS,
+    Tell,
+    add_legend,
     canvas,
+    untold,
     with_unit,
     words_of,
 )  # fmt: skip
@@ -24,20 +27,27 @@ _MOST_BARS: Final = 200
 _MOST_CELLS: Final = 2_000
 
 
-def draw_bars(path: str, cells: Cells, rows: Sequence[str], cols: Sequence[str], values: Sequence[str]) -> None:
+def draw_bars(
+    path: str,
+    cells: Cells,
+    rows: Sequence[str],
+    cols: Sequence[str],
+    values: Sequence[str],
+    tell: Tell = untold,
+) -> None:
     """A bar per combination: its mean, the standard deviation, a dot per job, and n of N."""
     groups, hues = cells.down, cells.across
     if len(groups) * len(hues) > _MOST_BARS or len(hues) > MOST_COLOURS:
         raise UsageError(f"{len(groups)} x {len(hues)} bars are too many to read: choose fewer with --where")
     width = max(4.5, 1.6 + len(groups) * (0.35 + 0.42 * len(hues)))
-    with canvas(path, min(width, 40.0), 1.0 + 3.0 * len(values)) as figure:
+    with canvas(path, min(width, 40.0), 1.0 + 3.0 * len(values), tell) as figure:
         for number, value in enumerate(values):
             axes: Any = figure.add_subplot(len(values), 1, number + 1)
             for place, across in enumerate(hues):
                 _bars(axes, cells, value, across, (place, len(hues)))
             _label_bars(axes, groups, rows, value)
             if cols and number == 0:
-                figure.legend(title=words_of(cols), loc="outside right upper", frameon=False)
+                add_legend(figure, list(map(words_of, hues)) if len(hues) > 1 else [], words_of(cols))
 
 
 def _bars(axes: Any, cells: Cells, value: str, across: Key, place: tuple[int, int]) -> None:
@@ -69,7 +79,7 @@ def _bars(axes: Any, cells: Cells, value: str, across: Key, place: tuple[int, in
         )  # fmt: skip
     if of > 1:
         axes.bar(0, 0, 0, color=COLOURS[number % len(COLOURS)], alpha=0.75, hatch=_hatch(number), edgecolor="white",
-                 label=words_of(across))  # fmt: skip
+                 label=str(number))  # fmt: skip
 
 
 def _hatch(number: int) -> str | None:
@@ -88,14 +98,21 @@ def _label_bars(axes: Any, groups: Sequence[Key], rows: Sequence[str], value: st
     axes.set_title("mean ± std of a sample, a dot per job, n/N jobs", fontsize=8, color=GREY, loc="left")
 
 
-def draw_heatmap(path: str, cells: Cells, rows: Sequence[str], cols: Sequence[str], values: Sequence[str]) -> None:
+def draw_heatmap(
+    path: str,
+    cells: Cells,
+    rows: Sequence[str],
+    cols: Sequence[str],
+    values: Sequence[str],
+    tell: Tell = untold,
+) -> None:
     """A cell per combination: its mean, also as a colour, the standard deviation, n of N; hatched where missing."""
     down, across = cells.down, cells.across
     if len(down) * len(across) > _MOST_CELLS:
         raise UsageError(f"{len(down)} x {len(across)} cells are too many to read: choose fewer with --where")
     longest = max((len(words_of(key)) for key in down), default=0)
     width = 2.2 + 0.07 * longest + max(3.0, 1.05 * len(across))
-    with canvas(path, min(width, 40.0), (1.3 + max(1.5, 0.62 * len(down))) * len(values)) as figure:
+    with canvas(path, min(width, 40.0), (1.3 + max(1.5, 0.62 * len(down))) * len(values), tell) as figure:
         for number, value in enumerate(values):
             axes: Any = figure.add_subplot(len(values), 1, number + 1)
             spreads = [[cells.spread(one, other, value) for other in across] for one in down]

@@ -13,6 +13,8 @@ from objects import now, seconds_since
 MESSAGE_LIMIT = 1024
 # The same again within this time is not counted: the real components hold it back too.
 PAUSE_S = 10
+# Those of Kubernetes try oftener.
+TRIES = 3
 
 
 class Recorder:
@@ -34,12 +36,14 @@ class Recorder:
         while True:
             namespace, event = self._waiting.get()
             same = event["involvedObject"]["uid"], event["reason"], event["message"]
-            try:
-                self._recorded[same] = self._count(namespace, event, self._recorded.get(same))
-            except FAILURES as error:
-                # A namespace that is going takes no events, and an event may have expired.
-                print(f"event {event['reason']}: {error}", file=sys.stderr, flush=True)
-                self._recorded.pop(same, None)
+            for _ in range(TRIES):
+                try:
+                    self._recorded[same] = self._count(namespace, event, self._recorded.get(same))
+                    break
+                except FAILURES as error:
+                    # The server is busy, an event has expired; or a namespace that is going takes none.
+                    print(f"event {event['reason']}: {error}", file=sys.stderr, flush=True)
+                    self._recorded.pop(same, None)
 
     def _count(self, namespace: str, event: Object, known: Object | None) -> Object:
         if known is None:

@@ -255,6 +255,8 @@ class _Progress:
         click.echo(_summary(step.trials))
         if step.stopped_by:
             note(f"{self._settings.name} was stopped by {step.stopped_by} at {step.stopped_at}")
+        if step.is_exhausted and len(step.trials) < step.total:
+            note(f"all combinations of the space were tried, so that there are fewer than {step.total} trials")
         if step.best is None:
             return 1
         click.echo(f"best: {self._line(step.best, is_best=False)}")

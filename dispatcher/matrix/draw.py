@@ -27,13 +27,29 @@ Drawer = Callable[[random.Random], Any]
 
 def make_drawer(document: object) -> Drawer:
     """The function that draws a parameter, from `{uniform: [0, 1]}` and the like; ValueError says what was expected."""
-    if not isinstance(document, Mapping) or len(document) != 1:
+    kind, choices, options = parts_of(document)
+    return _KINDS[kind](choices, **options)
+
+
+def parts_of(document: object) -> tuple[str, Any, Mapping[str, Any]]:
+    """The kind of a distribution, its values, and its options (`log`, `step`); ValueError says what was expected."""
+    if not isinstance(document, Mapping) or len(document.keys() - _OPTIONS) != 1:
         raise ValueError(f"expected one of {', '.join(_KINDS)}, as in {{uniform: [0, 1]}}")
-    ((kind, choices),) = document.items()
-    make = _KINDS.get(str(kind).replace("-", "_"))
-    if make is None:
-        raise ValueError(f"unknown distribution {shown(kind)}{nearest(str(kind), _KINDS)}")
-    return make(choices)
+    (given,) = document.keys() - _OPTIONS
+    kind = str(given).replace("-", "_")
+    if kind not in _KINDS:
+        raise ValueError(f"unknown distribution {shown(given)}{nearest(str(given), _KINDS)}")
+    options = {name: document[name] for name in document if name in _OPTIONS}
+    allowed = _OPTIONS_OF.get(kind, ())
+    if other := [name for name in options if name not in allowed]:
+        also = ": log_uniform has logarithms" if (kind, other[0]) == ("uniform", "log") else ""
+        raise ValueError(f"{kind}: {other[0]} is not one of its options ({', '.join(allowed) or 'it has none'}){also}")
+    return kind, document[given], options
+
+
+def is_range(value: object) -> bool:
+    """Whether a choice is itself a distribution of numbers, as in `{choice: [0, {log_uniform: [1e-5, 1]}]}`."""
+    return isinstance(value, Mapping) and any(str(key).replace("-", "_") in _RANGES for key in value)
 
 
 def draw(drawer: Drawer, seed: int, name: str, count: int) -> list[Any]:
@@ -45,11 +61,22 @@ def draw(drawer: Drawer, seed: int, name: str, count: int) -> list[Any]:
 def _choice(choices: object) -> Drawer:
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
         raise ValueError("choice: expected a list of values")
-    return lambda generator: choices[generator.randrange(len(choices))]
+    drawers = {place: make_drawer(choice) for place, choice in enumerate(choices) if is_range(choice)}
+
+    def drawn(generator: random.Random) -> Any:
+        place = generator.randrange(len(choices))
+        return drawers[place](generator) if place in drawers else choices[place]
+
+    return drawn
 
 
-def _uniform(choices: object) -> Drawer:
+def _uniform(choices: object, step: object = None) -> Drawer:
     low, high = _range("uniform", choices)
+    if step is not None:
+        if type(step) not in (int, float) or not 0 < step <= high - low:  # type: ignore[operator]  # a number
+            raise ValueError(f"uniform: step = {shown(step)}: expected a number above 0, at most {shown(high - low)}")
+        count = steps_within(low, high, step)  # type: ignore[arg-type]  # a number
+        return lambda generator: at_step(low, high, step, generator.randint(0, count))  # type: ignore[arg-type]  # too
     return lambda generator: uniform_at(low, high, generator.random())
 
 
@@ -60,13 +87,39 @@ def _log_uniform(choices: object) -> Drawer:
     return lambda generator: log_uniform_at(low, high, generator.random())
 
 
-def _integer(choices: object) -> Drawer:
+def _integer(choices: object, log: object = False, step: object = 1) -> Drawer:
     low, high = _range("integer", choices)
     if type(low) is not int or type(high) is not int:
         raise ValueError(f"integer: expected two whole numbers, both included, not {shown(choices)}")
     if max(abs(low), abs(high)) > _MOST:
         raise ValueError(f"integer: expected ends from -2^53 to 2^53 ({_MOST}), which every program reads exactly")
-    return lambda generator: generator.randint(low, high)
+    if type(log) is not bool:
+        raise ValueError(f"integer: log = {shown(log)}: expected true or false")
+    if type(step) is not int or not 1 <= step <= high - low:
+        raise ValueError(f"integer: step = {shown(step)}: expected a whole number from 1 to {high - low}")
+    if log and step != 1:
+        raise ValueError("integer: expected log or step, not both")
+    if log and low < 1:
+        raise ValueError(f"integer: {low} has no logarithm: expected a lower end above 0")
+    if log:
+        return lambda generator: integer_at(low, high, generator.random())
+    return lambda generator: low + step * generator.randint(0, (high - low) // step)
+
+
+def integer_at(low: int, high: int, place: float) -> int:
+    """The whole number at a place from 0 to 1 of a logarithmic scale, where each has the part around it."""
+    value = (low - 0.5) * math.exp(math.log((high + 0.5) / (low - 0.5)) * place)
+    return min(max(round(value), low), high)
+
+
+def steps_within(low: float, high: float, step: float) -> int:
+    """How many steps there are from `low` to at most `high`; 0.3 is three steps of 0.1."""
+    return math.floor((high - low) / step + 1e-9)
+
+
+def at_step(low: float, high: float, step: float, number: int) -> float:
+    """The value so many steps above `low`, without what binary fractions add to it."""
+    return min(float(f"{low + number * step:.12g}"), float(high))
 
 
 def _range(kind: str, choices: object) -> tuple[float, float]:
@@ -108,7 +161,10 @@ def _order(value: float) -> int:
     return int(f"{min(abs(value), sys.float_info.max):e}".partition("e")[2])
 
 
-_KINDS: Final[Mapping[str, Callable[[object], Drawer]]] = {
+_OPTIONS: Final = frozenset({"log", "step"})
+_OPTIONS_OF: Final[Mapping[str, Sequence[str]]] = {"integer": ("log", "step"), "uniform": ("step",)}
+_RANGES: Final = frozenset({"uniform", "log_uniform", "integer"})
+_KINDS: Final[Mapping[str, Callable[..., Drawer]]] = {
     "uniform": _uniform,
     "log_uniform": _log_uniform,
     "choice": _choice,

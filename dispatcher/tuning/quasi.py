@@ -10,7 +10,7 @@ from typing import Any
 
 from scipy.stats import qmc
 
-from dispatcher.tuning.space import Space
+from dispatcher.tuning.space import Space, params_at
 
 
 def point(space: Space, seed: int, number: int) -> dict[str, Any]:
@@ -19,4 +19,4 @@ def point(space: Space, seed: int, number: int) -> dict[str, Any]:
     if number:
         sequence.fast_forward(number)
     places = sequence.random(1)[0]
-    return {name: one.at(float(place)) for (name, one), place in zip(space.items(), places, strict=True)}
+    return params_at(space, dict(zip(space, map(float, places), strict=True)))

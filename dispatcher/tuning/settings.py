@@ -32,7 +32,7 @@ from dispatcher.matrix.faults import Faults
 from dispatcher.matrix.pattern import fill
 from dispatcher.submitting import METHOD
 from dispatcher.tuning.halving import Halving, read_halving
-from dispatcher.tuning.space import Space, fits, read_space, saved
+from dispatcher.tuning.space import Space, fits, params_at, read_space, saved
 
 _KEYS: Final = (
     "name",
@@ -117,7 +117,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     def example(self) -> dict[str, Any]:
         """Parameters that might be suggested."""
-        return {name: one.choices[0] for name, one in self.space.items()}
+        return params_at(self.space, dict.fromkeys(self.space, 0.0))
 
 
 def accepts(settings: Mapping[str, Any], before: Mapping[str, Any], params: Mapping[str, Any]) -> bool:
@@ -159,7 +159,10 @@ def _read(document: Mapping[str, Any], faults: Faults) -> Settings | None:
     space = read_space(described, faults)
     if not described:
         faults.append("space is missing: expected parameters such as lr: {log_uniform: [1e-5, 1e-2]}")
-    faults += [f"{key}: is in defaults and in space: keep one" for key in defaults if key in described]
+    faults += [
+        f"{key}: is in defaults and in space: keep one"
+        for key in defaults if key in described and not (key in space and space[key].when)
+    ]  # fmt: skip
     faults += [
         f"derive.{key} = {shown(text)}: expected text such as \"/checkpoints/{{job_id}}\""
         for key, text in derive.items() if not isinstance(text, str)

@@ -27,6 +27,10 @@ class Status(enum.StrEnum):
 
 
 # These are waited for, and these make use of `parallel`.
+NOT_FINITE: Final = "is NaN or infinite"
+_NAN_AT: Final = "NaN at step"
+# Reasons of failed jobs that are their own.
+_OWN_ENDS: Final = ("exit", "signal", "out of memory", "time limit")
 OPEN: Final = frozenset({Status.QUEUED, Status.HELD, Status.RUNNING, Status.UNREAD})
 OCCUPYING: Final = frozenset({Status.QUEUED, Status.RUNNING})
 
@@ -36,6 +40,7 @@ class TrialState(msgspec.Struct, frozen=True):
 
     `value` is the objective of a trial that is done, and the last value at a rung of one that was pruned. `rungs` has
     the values at all rungs that it has reached. `is_stopping`: its last attempt was asked to end at one.
+    `is_bad`: it has failed by its parameters, as far as that can be told, so that the sampler counts it as the worst.
     """
 
     number: int
@@ -46,10 +51,16 @@ class TrialState(msgspec.Struct, frozen=True):
     why: str = ""
     rungs: Mapping[int, float | None] = {}
     is_stopping: bool = False
+    is_bad: bool = False
 
     @property
     def job(self) -> str:
         return self.trial.job
+
+    @property
+    def was_tried(self) -> bool:
+        """Whether its parameters need not be tried again: not of one that was deleted, cancelled, lost and the like."""
+        return self.is_bad or self.status not in (Status.FAILED, Status.DELETED)
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -69,7 +80,15 @@ def _state(study: Study, number: int, record: Record | None) -> TrialState:
     status, value, why = _outcome(record, study.measured.get(number), rungs)
     reached = {rung: one.value for rung, one in sorted(rungs.items())}
     is_stopping = was_stopped(rungs.values(), record.attempt)
-    return TrialState(number, trial, status, record.attempt, value, why, reached, is_stopping)
+    is_bad = status is Status.FAILED and _is_bad(record, why)
+    return TrialState(number, trial, status, record.attempt, value, why, reached, is_stopping, is_bad)
+
+
+def _is_bad(record: Record, why: str) -> bool:
+    """Not a trial that was cancelled or lost, could not be set up, or reports nothing under the objective's name."""
+    if record.state is State.DONE:
+        return record.reason != BY_HAND and (why.endswith(NOT_FINITE) or why.startswith(_NAN_AT))
+    return record.state is State.FAILED and (record.reason or "").startswith(_OWN_ENDS)
 
 
 def _outcome(
@@ -88,7 +107,7 @@ def _outcome(
         last = max(rungs, default=0)
         value = rungs[last].value if rungs else None
         if value is None:
-            return Status.FAILED, None, f"NaN at step {last}"
+            return Status.FAILED, None, f"{_NAN_AT} {last}"
         return Status.PRUNED, value, f"at step {last}"
     return (Status.FAILED, None, measured.why) if measured is not None and is_current else (Status.UNREAD, None, "")
 

@@ -24,7 +24,9 @@ from dispatcher.run_state.studies import Study, StudySet, TrialAsked, TrialMeasu
 from dispatcher.submitting import IdsTakenError, Submission
 from dispatcher.tuning.rungs import Rungs
 from dispatcher.tuning.settings import Settings
+from dispatcher.tuning.space import combinations
 from dispatcher.tuning.trials import (
+    NOT_FINITE,
     OCCUPYING,
     OPEN,
     Status,
@@ -62,7 +64,7 @@ class Step(msgspec.Struct, frozen=True):
     """What a step has found: all trials, those that were asked for in it, and whether the study has come to its end.
 
     `best` is the best of those that count for the present version; None: none of them has a value. `stopped_by` is who
-    has stopped the study, `stopped_at` when; empty while it goes on.
+    has stopped the study, `stopped_at` when; empty while it goes on. `is_exhausted`: all that the space has was tried.
     """
 
     trials: Sequence[TrialState]
@@ -71,11 +73,12 @@ class Step(msgspec.Struct, frozen=True):
     asked: Sequence[str]
     stopped_by: str
     stopped_at: str
+    is_exhausted: bool = False
 
     @property
     def is_over(self) -> bool:
         """Whether there will be no more trials, and all have ended."""
-        is_complete = bool(self.stopped_by) or counted_trials(self.trials) >= self.total
+        is_complete = bool(self.stopped_by) or self.is_exhausted or counted_trials(self.trials) >= self.total
         return is_complete and not any(one.status in OPEN for one in self.trials)
 
 
@@ -90,6 +93,8 @@ class Tuner:
         self._writer = Writer(workspace)
         self._listed = ManifestJobs(workspace.config)
         self._known: tuple[tuple[int, int], list[TrialState]] | None = None
+        known = combinations(settings.space)
+        self._combinations = None if known is None else frozenset(map(identity, known))
         self._rungs: Rungs | None = None
         if settings.halving is not None:
             self._rungs = Rungs(workspace, self._writer, settings.name, settings.halving, settings.goal)
@@ -156,7 +161,15 @@ class Tuner:
                 break
         study, trials = self._study(), self._trials()
         best = best_of(comparable(study, trials), self._settings.goal)
-        return Step(trials, best, study.settings["trials"], asked, study.stopped_by, study.stopped_at)
+        total, is_exhausted = study.settings["trials"], self._untried(study) == 0
+        return Step(trials, best, total, asked, study.stopped_by, study.stopped_at, is_exhausted)
+
+    def _untried(self, study: Study) -> int | None:
+        """How many combinations of the space no trial has; None where they are endless."""
+        if self._combinations is None:
+            return None
+        tried = [identity(one.params) for one in comparable(study, self._trials()) if one.was_tried]
+        return len(self._combinations.difference(tried))
 
     def _study(self) -> Study:
         name = self._settings.name
@@ -255,7 +268,9 @@ class Tuner:
         trials = self._trials()
         missing = study.settings["trials"] - counted_trials(trials)
         room = study.settings["parallel"] - sum(one.status in OCCUPYING for one in trials)
-        return range(study.next_number, study.next_number + max(0, min(missing, room)))
+        untried = self._untried(study)
+        due = min(missing, room) if untried is None else min(missing, room, untried)
+        return range(study.next_number, study.next_number + max(0, due))
 
     def _suggest(self, study: Study, numbers: range) -> dict[int, dict[str, Any]]:
         # Imported when it is needed: Optuna takes longer than everything else.
@@ -281,7 +296,7 @@ def read_value(path: Path, key: str) -> tuple[float | None, str]:
         return None, f"result.json has no {key}"
     number = result[key]
     if number is None or (isinstance(number, float) and not math.isfinite(number)):
-        return None, f"{key} is NaN or infinite"
+        return None, f"{key} {NOT_FINITE}"
     if isinstance(number, bool) or not isinstance(number, (int, float)) or abs(number) > sys.float_info.max:
         return None, f"{key} is {shown(number)}"
     return float(number), ""

@@ -8,10 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
+from dispatcher.matrix.faults import Faults
 from dispatcher.run_state.studies import Trial
 from dispatcher.tuning.sampling import Sampling
+from dispatcher.tuning.space import combinations, fits, read_space, saved
 from dispatcher.tuning.trials import Status, TrialState
 
 SPACE = {
@@ -149,3 +152,72 @@ def test_pruned_trials_tell_the_sampler_what_is_bad() -> None:
     assert suggested(rising) == suggested(rising)
     assert suggested(rising) != Sampling(study, done).suggest(20)
     assert suggested(rising) != suggested(falling), "among pruned trials those with better values are better"
+
+
+RICH = {
+    "width": {"integer": [16, 1024], "log": True},
+    "depth": {"integer": [2, 21], "step": 6},
+    "drop": {"uniform": [0, 0.5], "step": 0.1},
+    "decay": {"choice": [0, {"log_uniform": [1e-5, 1e-1]}]},
+    "opt": {"choice": ["adam", "sgd"]},
+    "momentum": {"uniform": [0, 0.99], "when": {"opt": "sgd"}},
+    "nesterov": {"choice": [True, False], "when": {"momentum": {"above": 0.5}}},
+}
+
+
+@pytest.mark.parametrize("sampler", [{"tpe": {"seed": 1, "startup": 5}}, {"random": {"seed": 1}}, {"qmc": {"seed": 1}}])
+def test_steps_logarithms_fixed_values_and_conditions(sampler: Mapping[str, Any]) -> None:
+    study = settings(sampler, space=RICH)
+    space = read_space(RICH, Faults())
+    assert saved(space) == RICH
+
+    def loss(params: Mapping[str, Any]) -> float:
+        return abs(math.log2(params["width"]) - 6) + params["decay"] + (params["opt"] == "adam")
+
+    found = [one.params for one in search(study, loss, 60)]
+    for params in found:
+        assert fits(space, params)
+        assert type(params["width"]) is int and 16 <= params["width"] <= 1024
+        assert params["depth"] in (2, 8, 14, 20) and params["drop"] in (0, 0.1, 0.2, 0.3, 0.4, 0.5)
+        assert params["decay"] == 0 or 1e-5 <= params["decay"] <= 1e-1
+        assert ("momentum" in params) == (params["opt"] == "sgd")
+        assert ("nesterov" in params) == (params.get("momentum", 0) > 0.5)
+    assert {params["decay"] == 0 for params in found} == {True, False}
+    assert {"nesterov" in params for params in found} == {True, False}
+    assert [one.params for one in search(study, loss, 60)] == found
+    if "random" in sampler:
+        # Half of the widths are below the geometric mean, 128.
+        assert 15 <= sum(params["width"] < 128 for params in found) <= 45
+    assert not fits(space, {**found[0], "depth": 3})
+    assert not fits(space, {name: value for name, value in found[0].items() if name != "width"})
+
+
+def test_no_combination_is_suggested_twice_as_long_as_there_are_others() -> None:
+    space = {
+        "a": {"choice": [1, True, "1"]},
+        "b": {"integer": [0, 4], "step": 2},
+        "c": {"choice": [0, 1], "when": {"a": "1"}},
+    }
+    for sampler in ({"tpe": {"seed": 0, "startup": 2}}, {"random": {"seed": 0}}, {"qmc": {"seed": 0}}):
+        found = search(settings(sampler, space=space), lambda params: params["b"], 12)
+        assert len({str(one.params) for one in found}) == 12
+    assert len(combinations(read_space(space, Faults())) or ()) == 12
+    assert combinations(read_space(SPACE, Faults())) is None
+
+
+@pytest.mark.parametrize("goal", ["min", "max"])
+def test_trials_that_diverge_teach_the_sampler(goal: str) -> None:
+    """Half of the space diverges: after some trials there, it is avoided."""
+    study = settings({"tpe": {"seed": 2, "startup": 10}}, goal, {"lr": {"uniform": [0, 1]}})
+
+    def searched(*, is_bad: bool) -> int:
+        found: list[TrialState] = []
+        for number in range(50):
+            params = Sampling(study, found).suggest(number)
+            one = state(number, params, params["lr"] if params["lr"] < 0.5 else None)
+            if one.value is None:
+                one = msgspec.structs.replace(one, status=Status.FAILED, is_bad=is_bad)
+            found.append(msgspec.structs.replace(one, value=one.value and one.value * (1 if goal == "max" else -1)))
+        return sum(one.params["lr"] >= 0.5 for one in found[10:])
+
+    assert searched(is_bad=True) < searched(is_bad=False)

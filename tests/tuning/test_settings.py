@@ -124,6 +124,22 @@ sampler: {tpe: {seeds: 1, startup: -1}}
         ('"/out/{job_id}"', "3", "expected text such as"),
         ("space:", "spaces:", "space is missing"),
         ("objective:", "goal:", "objective.value = null"),
+        ("space: {", "space: {w: {integer: [1, 9], log: true, step: 2}, ", "expected log or step, not both"),
+        ("space: {", "space: {w: {integer: [0, 9], log: true}, ", "0 has no logarithm"),
+        ("space: {", "space: {w: {integer: [0, 9], step: 10}, ", "step = 10: expected a whole number from 1 to 9"),
+        ("space: {", "space: {w: {uniform: [1, 9], log: true}, ", "log_uniform has logarithms"),
+        ("space: {", "space: {w: {log_uniform: [1, 9], step: 2}, ", "step is not one of its options"),
+        ("space: {", "space: {w: {choice: [0, {log_uniform: [0, 1]}]}, ", "0 has no logarithm"),
+        (
+            "space: {",
+            "space: {w: {integer: [1, 9], when: {v: 1}}, ",
+            "when: v is no parameter of the space that stands before",
+        ),
+        (
+            "space: {",
+            "space: {v: {choice: [1]}, w: {integer: [1, 9], when: {v: {abvoe: 1}}}, ",
+            "unknown condition 'abvoe'",
+        ),
         ("trials: 50", "", "trials = null: expected a whole number"),
     ],
 )

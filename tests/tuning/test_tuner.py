@@ -335,3 +335,27 @@ def test_a_job_of_the_same_name_is_no_trial(lab: Lab) -> None:
     with pytest.raises(StateError, match="there is a job s_0001 already"):
         tuner.step()
     assert lab.trials() == []
+
+
+def test_a_small_space_is_tried_once_and_then_the_study_is_over(tmp_path: Path) -> None:
+    """A trial that diverged was tried; one that was cancelled may come again."""
+    space = "lr: {log_uniform: [1e-5, 1e-2]}, layers: {integer: [2, 12]}"
+    text = FILE.replace(space, "lr: {choice: [1, 2, 3]}, layers: {choice: [1]}")
+    lab = Lab(tmp_path / "lab", text)
+    tuner = lab.tuner()
+    tuner.step()
+    assert sorted(one.params["lr"] for one in lab.trials()) == [1, 2, 3]
+    lab.start("s_0000")
+    lab.start("s_0001")
+    lab.end("s_0000", {"loss": None}, attempt=1)
+    lab.end("s_0001", {"loss": 2.0}, attempt=1)
+    lab.workspace.cancel("s_0002")
+    step = tuner.step()
+    first, _, third, fourth = step.trials
+    assert (first.is_bad, third.is_bad) == (True, False)
+    assert fourth.params == third.params and not step.is_over
+    lab.start("s_0003")
+    lab.end("s_0003", {"loss": 1.0}, attempt=1)
+    step = tuner.step()
+    assert step.is_over and step.is_exhausted and step.best is not None and step.best.job == "s_0003"
+    assert not step.asked and len(step.trials) == 4

@@ -79,7 +79,7 @@ def canvas(path: str, width: float, height: float, tell: Tell) -> Iterator[Figur
 
 
 def add_legend(figure: Figure, labels: Sequence[str], title: str | None) -> None:
-    """A legend of what was drawn with a label; the texts come last: matplotlib leaves out what begins with _."""
+    """A legend of what was drawn with a label. Its texts come last: matplotlib leaves out what begins with `_`."""
     legend: Any = figure.legend(title=title, loc="outside right upper", frameon=False)
     for text, label in zip(legend.get_texts(), labels, strict=True):
         text.set_text(label)

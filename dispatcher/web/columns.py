@@ -145,7 +145,7 @@ class Columns:
             return found
         found = Column()
         found.codes = [found.number(value) for value in self._values(snapshot, key)]
-        if len(found.values) == 1 and key not in FIELD_NAMES:
+        if len(found.values) == 1 and key not in FIELD_NAMES and key != "job_id":
             known = dict.fromkeys(one for one in (*self._of_entries, "job_id", *FIELD_NAMES) if one != key)
             raise UsageError(f"no job has a value for {key!r}{nearest(key, known)}")
         if len(self._others) >= _KEPT:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fleet import Fleet, shell
 
 ORDER = ["attention", "progress", "week", "matrix", "running", "failures", "waiting"]
 
@@ -159,3 +160,29 @@ def test_text_has_enough_contrast(open_page: Callable[..., Any], served: Any, sc
         page.goto(served.base + address)
         page.wait_for_selector("main section")
         assert page.evaluate(CONTRAST) == [], address
+
+
+def test_long_names_make_nothing_wider_than_a_phone(
+    open_page: Callable[..., Any], fleet: Fleet, serve: Callable[..., Any]
+) -> None:
+    fleet.write_manifest([shell("job_" + "x" * 180, "true", method="m" * 90)])
+    served = serve()
+    page = open_page()
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto(served.link)
+    for address in ("/", "/?view=jobs", "/?view=compare", "/?where=" + "y" * 300):
+        page.goto(served.base + address)
+        page.wait_for_selector("main section")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, address
+
+
+@pytest.mark.parametrize("view", ["", "?view=jobs", "?view=compare", "?view=pods"])
+def test_a_workspace_without_jobs_is_shown(
+    open_page: Callable[..., Any], fleet: Fleet, serve: Callable[..., Any], view: str
+) -> None:
+    fleet.write_manifest([])
+    served = serve()
+    page = open_page(served.link)
+    page.goto(f"{served.base}/{view}")
+    page.wait_for_selector("main section")
+    assert page.locator(".problem, #banner").count() == 0 and "match" not in page.locator("main").inner_text()

@@ -67,7 +67,8 @@ def test_heads_and_names_stay_while_rows_scroll(open_page: Callable[..., Any], s
     room.scroll_into_view_if_needed()
     before = head.bounding_box()["y"] - room.bounding_box()["y"]
     room.evaluate("one => one.scrollTo(400, 500)")
-    assert head.bounding_box()["y"] - room.bounding_box()["y"] == pytest.approx(before, abs=1)
+    # What stands above the table scrolls away, the heads do not.
+    assert -1 <= head.bounding_box()["y"] - room.bounding_box()["y"] <= before + 1
     assert name.bounding_box()["x"] == pytest.approx(room.bounding_box()["x"], abs=1)
     # Nothing that scrolls lies above it.
     box = head.bounding_box()

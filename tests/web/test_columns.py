@@ -179,3 +179,10 @@ def test_a_filter_that_makes_no_sense_is_named(board):
 def test_words_and_globs_are_looked_for_in_ids(board, word, matches):
     found = board.select(Query(QueryParams([("where", word)]), "where").filter())
     assert found and all(matches in job for job in found) and len(found) < len(board.columns.jobs)
+
+
+def test_without_any_job_a_word_finds_none(empty_lab):
+    empty_lab.write_manifest([])
+    board = Board(empty_lab.root, {})
+    board.look()
+    assert board.select(Query(QueryParams([("where", "greek")]), "where").filter()) == []

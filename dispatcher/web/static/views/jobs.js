@@ -100,7 +100,7 @@ export class Jobs {
       "Jobs",
       [h("span", { class: "tally" }, total), this.#actions(rows), rows.length > 0 && this.#choice(rows)],
       problem(this.#error),
-      rows.length ? this.#table(rows) : empty("No job matches these filters."),
+      rows.length ? this.#table(rows) : empty(this.#filters ? "No job matches these filters." : "There is no job yet."),
       more,
     );
   }

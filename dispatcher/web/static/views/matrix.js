@@ -84,7 +84,7 @@ export class Matrix {
   }
 
   #table(data) {
-    if (!data.rows.length || !data.columns.length) return empty("No job matches.");
+    if (!data.rows.length || !data.columns.length) return empty(this.page.live.isFiltered ? "No job matches." : "There is no job yet.");
     const isStates = !data.value;
     const means = data.cells.flat().map((cell) => cell?.mean).filter(Number.isFinite);
     const isReading = data.results_pending > 0;

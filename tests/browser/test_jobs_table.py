@@ -39,6 +39,11 @@ def test_columns_are_chosen_and_are_in_the_address(table: Any) -> None:
     table.reload()
     wait_until(lambda: heads(table) == shown, "the columns after a reload")
     assert table.locator("#jobs tbody tr").first.locator("td").nth(4).inner_text() == "12"
+    # Whoever looks at a job and comes back finds them as they were.
+    table.locator("#jobs a.job").first.click()
+    table.locator("h1").get_by_text("adamw_lr").wait_for()
+    table.get_by_role("link", name="Jobs", exact=True).click()
+    wait_until(lambda: heads(table) == shown, "the columns after a look at a job")
     table.locator("summary", has_text="Columns").click()
     table.get_by_role("button", name="The usual columns").click()
     wait_until(lambda: "Method" in heads(table) and "depth" not in heads(table), "the usual columns")

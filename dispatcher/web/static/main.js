@@ -5,7 +5,7 @@ import { FilterBar } from "./filters.js";
 import { duration, moment } from "./format.js";
 import { Live } from "./live.js";
 import { button } from "./parts.js";
-import { current, filtersOf, href, viewOf, watch, without } from "./route.js";
+import { again, current, filtersOf, href, viewOf, watch, without } from "./route.js";
 import { Overview } from "./views/overview.js";
 
 const VIEWS = {
@@ -26,6 +26,8 @@ class Page {
   rejected = new Map();
   view = null;
   #name = null;
+  // By view, its settings when it was shown last: whoever comes back finds the columns that were chosen.
+  #last = new Map();
   #isDrawn = true;
   // What the view drew last: drawing the age again does not look at it.
   #content = null;
@@ -67,6 +69,7 @@ class Page {
     this.query = without(this.address, this.rejected);
     this.live.follow(filtersOf(this.query));
     const name = viewOf(this.query);
+    this.#last.set(name, this.query);
     if (name !== this.#name) {
       this.#name = name;
       this.view?.leave?.();
@@ -125,7 +128,7 @@ class Page {
   #header() {
     const { overview } = this.live;
     const links = NAVIGATION.map(([view, title]) =>
-      h("a", { key: view, href: href(this.query, { view }), "aria-current": view === this.#name && "page" }, title),
+      h("a", { key: view, href: again(this.query, this.#last.get(view), view), "aria-current": view === this.#name && "page" }, title),
     );
     return h(
       "header",

@@ -1,6 +1,8 @@
 // The page's address: which view, which filters. All of it is in the query, so that a link shows the same to others.
 
 export const FILTERS = ["where", "state", "methods", "failure", "waiting"];
+// Which jobs were chosen, and which part of a list: settings that do not outlive a look at something else.
+const CHOSEN = ["jobs", "from"];
 const VIEWS = ["overview", "jobs", "job", "compare", "pods"];
 
 export function current() {
@@ -28,6 +30,12 @@ export function without(query, rejected) {
 /** An address: the filters of `query`, or `changes.where` and so on instead, and the other changes. */
 export function href(query, changes = {}) {
   return address(filtersOf(query), changes);
+}
+
+/** The address of a view with the filters of `query` and the settings that it had before. */
+export function again(query, before, view) {
+  const settings = [...(before ?? [])].filter(([name]) => !FILTERS.includes(name) && !CHOSEN.includes(name));
+  return address(new URLSearchParams([...filtersOf(query), ...settings]), { view });
 }
 
 /** The address of the same view with some of its settings changed; null removes one. */

@@ -19,7 +19,7 @@ from dispatcher.runtime.parameters import AbstractModel, Arrays, arrays_of, eval
 from dispatcher.runtime.training.config import TrainingConfig
 from dispatcher.runtime.training.placement import Placement, Rules, tracing
 from dispatcher.runtime.training.precision import Precision, parameter_names, summed
-from dispatcher.runtime.training.state import EMA, MODEL, OPTIMIZER, State
+from dispatcher.runtime.training.state import EMA, MODEL, OPTIMIZER, State, check_same_form
 from dispatcher.runtime.training.values import LOSS, Mean, means_of, total
 
 # (state, batch) -> the state after one step, and its metrics.
@@ -199,7 +199,12 @@ class CompiledTraining:
         return state, Block(metrics, asked, faults)
 
     def _one(self, state: State, batch: Any) -> tuple[State, tuple[dict[str, Mean], jax.Array]]:
-        new, metrics = self._step(state, batch)
+        made_by = f"{getattr(self._step, '__qualname__', 'step')}()"
+        returned = self._step(state, batch)
+        if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[1], Mapping)):
+            raise ConfigError(f"{made_by} returned {type(returned).__qualname__}: expected (state, metrics by name)")
+        new, metrics = returned
+        check_same_form(state, new, made_by)
         # A step of the user's own need not count.
         placed: State = sharding.constrain(new.replace(step=state.step + 1), self.layout.shardings)
         return placed, (means_of(metrics), placed.faults)

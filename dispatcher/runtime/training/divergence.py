@@ -1,4 +1,4 @@
-"""The errors of a training whose loss, gradients or state are not finite."""
+"""The errors of a training whose loss, gradients, parameters or state are not finite."""
 
 from __future__ import annotations
 
@@ -24,22 +24,47 @@ def block_error(trainer: Trainer[Any, Any], end: int, block: Block) -> FloatingP
         trainer.setup.compiled.fault_names(flags[first]),
         end - len(flags) + first + 1,
         trainer.training.steps,
-        loss=found.get(LOSS, math.nan),
+        loss=found.get(LOSS),
         lr=found.get(LEARNING_RATE),
         saved=trainer.last_saved(),
+        own_step=getattr(trainer.step, "__qualname__", None) != "Trainer.step",
     )
 
 
 def step_error(
-    faults: Sequence[str], step: int, steps: int, *, loss: float, lr: float | None, saved: str | None
+    faults: Sequence[str],
+    step: int,
+    steps: int,
+    *,
+    loss: float | None,
+    lr: float | None,
+    saved: str | None,
+    own_step: bool = False,
 ) -> FloatingPointError:
-    """The error of the update to `step`; `faults` from CompiledTraining.fault_names, `saved` is the last checkpoint."""
-    what = f"the loss is {loss}" if LOSS in faults else "a gradient is not finite"
+    """The error of the update to `step`; `faults` from CompiledTraining.fault_names, `saved` is the last checkpoint.
+
+    What a step of the user's own checks of each parameter may be its gradient or the parameter itself.
+    """
+    checked = "gradient or a parameter" if own_step else "gradient"
+    if LOSS not in faults:
+        what = f"a {checked} is not finite"
+    else:
+        what = "the loss is not finite" if loss is None or math.isfinite(loss) else f"the loss is {loss}"
     data = ", and look for such numbers in the rows" if LOSS in faults else ""
-    gradients = [name for name in faults if name != LOSS]
-    which = f" Gradients that are not finite: {_some(gradients)}." if gradients else ""
+    names = [name for name in faults if name != LOSS]
+    which = (
+        f" {'Not finite in step()' if own_step else 'Gradients that are not finite'}: {_some(names)}." if names else ""
+    )
     lower = "lower learning rate" if lr is None else f"learning rate below {lr:g}"
     return FloatingPointError(f"{what} at step {step} of {steps}: try a {lower}{data}.{which} {_last_good(saved)}")
+
+
+def start_error(faults: Sequence[str]) -> FloatingPointError:
+    """The error of a new state that could not be saved; `faults` from CompiledTraining.nonfinite_arrays."""
+    return FloatingPointError(
+        f"not finite before the first step: {_some(faults)}. Such a state is never saved: give these arrays numbers, "
+        "and mark what the training has not seen yet by a count or a mask in place of NaN"
+    )
 
 
 def state_error(faults: Sequence[str], step: int, steps: int, saved: str | None) -> FloatingPointError:

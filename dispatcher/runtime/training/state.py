@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 
+from dispatcher.errors import ConfigError
 from dispatcher.runtime.parameters import Arrays
 
 # The names under which a checkpoint has the model's arrays, the optimizer's state and the averaged parameters.
@@ -49,3 +51,39 @@ class State:
         """What a checkpoint has; a reader need not know which of the model's arrays are trained."""
         averaged = {EMA: self.ema} if self.ema else {}
         return {MODEL: self.model, OPTIMIZER: self.opt_state, **averaged}
+
+
+def check_same_form(before: State, after: Any, made_by: str) -> None:
+    """ConfigError unless a step has returned a state with the arrays, shapes and types of the one that it was given.
+
+    The next step, and a training that resumes, have no other.
+    """
+    if not isinstance(after, State):
+        raise ConfigError(f"{made_by} returned {type(after).__qualname__}: expected (state, metrics)")
+    old, new = _form(before), _form(after)
+    faults = [f"{name}: removed" for name in sorted(old.keys() - new.keys())]
+    faults += [f"{name}: added, {new[name]}" for name in sorted(new.keys() - old.keys())]
+    faults += [
+        f"{name}: {old[name]} before and {new[name]} after it{_hint(old[name], new[name])}"
+        for name in sorted(old.keys() & new.keys())
+        if old[name] != new[name]
+    ]
+    if not faults and jax.tree.map(lambda _: 0, before) != jax.tree.map(lambda _: 0, after):
+        faults = ["opt_state: other containers: " + str(jax.tree.structure(after.opt_state))[:200]]
+    if faults:
+        raise ConfigError.of(f"{made_by} returned a state of another form than it was given", faults)
+
+
+def _hint(before: str, after: str) -> str:
+    if after.startswith("complex") and not before.startswith("complex"):
+        return ": wrap the optimizer in optax.contrib.split_real_and_imaginary"
+    return ""
+
+
+def _form(state: State) -> dict[str, str]:
+    """Type and shape of each array, by name."""
+    leaves = jax.tree_util.tree_leaves_with_path(state.replace(step=0, key=0, faults=0))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}"
+        for path, leaf in leaves
+    }

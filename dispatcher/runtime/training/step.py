@@ -12,6 +12,7 @@ import optax
 from flax import nnx
 from jax.sharding import Mesh
 
+from dispatcher.errors import ConfigError
 from dispatcher.runtime import sharding
 from dispatcher.runtime.model_state import Watch, carried, strongly_typed
 from dispatcher.runtime.parameters import AbstractModel, Arrays
@@ -19,6 +20,7 @@ from dispatcher.runtime.training.config import Microbatching
 from dispatcher.runtime.training.placement import batch_axes, batch_shards
 from dispatcher.runtime.training.precision import Precision, summed
 from dispatcher.runtime.training.state import State
+from dispatcher.runtime.training.updating import ValueFn, conjugated, updated
 from dispatcher.runtime.training.values import (
     GRAD_NORM,
     LEARNING_RATE,
@@ -37,12 +39,17 @@ Loss = Callable[[Any, Any, nnx.Rngs], Any]
 @dataclass(frozen=True)
 class Gradients:
     """What a batch gives: the gradients of its mean loss by name, the loss and the metrics, and the model's variables
-    that the loss has changed."""
+    that the loss has changed.
+
+    The gradients are those that Optax expects: of complex parameters the conjugates of what `jax.grad` returns.
+    `value_fn` gives the mean loss of the same batch, with the same random keys, for other parameters: to line searches.
+    """
 
     gradients: Arrays
     loss: Mean
     metrics: Mapping[str, Mean]
     variables: Arrays
+    value_fn: ValueFn | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,15 @@ class Updater:
         Each microbatch starts with the variables that the one before has left. Everything is added up before it is
         divided, so that microbatches of different weights count as they should.
         """
-        step_key = jax.random.fold_in(state.key, state.step)
+        microbatch_loss = self._microbatch_loss(jax.random.fold_in(state.key, state.step), loss)
+
+        def computing(arrays: Arrays) -> Arrays:
+            return self.precision.computing(arrays, self.parameters)
+
+        return _accumulated(microbatch_loss, state, self._split(batch), computing, self.model.bare_arrays)
+
+    def _microbatch_loss(self, step_key: jax.Array, loss: Loss) -> Callable[..., Any]:
+        """(params, variables, rows, number) -> the total of the loss, and its weight, metrics and changed variables."""
 
         def microbatch_loss(params: Arrays, variables: Arrays, rows: Any, number: jax.Array) -> Any:
             model = self.merge(params, variables)
@@ -91,18 +106,27 @@ class Updater:
             means = {name: total(name, each, count, None) for name, each in metrics.items()}
             return mean.total, (mean.weight, means, changed)
 
-        def computing(arrays: Arrays) -> Arrays:
-            return self.precision.computing(arrays, self.parameters)
-
-        return _accumulated(microbatch_loss, state, self._split(batch), computing, self.model.bare_arrays)
+        return microbatch_loss
 
     def apply(self, state: State, found: Gradients) -> tuple[State, dict[str, Mean]]:
         """The state after the optimizer's update, and the metrics of the step."""
-        updates, opt_state = self.optimizer.update(found.gradients, state.opt_state, state.params)
+        updates, opt_state = updated(
+            self.optimizer,
+            found.gradients,
+            state.opt_state,
+            state.params,
+            value=_mean(found.loss),
+            value_fn=found.value_fn,
+        )
         params = optax.apply_updates(state.params, updates)
         squares = {name: _sum_of_squares(found.gradients[name]) for name in sorted(found.gradients)}
         new = self.finish(
-            state, params=params, opt_state=opt_state, variables=found.variables, loss=found.loss, checked=squares
+            state,
+            params=params,
+            opt_state=opt_state,
+            variables=found.variables,
+            loss=found.loss,
+            checked=squares,
         )
         norm = jnp.sqrt(sum(squares.values(), jnp.float32(0)))
         metrics = {LOSS: found.loss, GRAD_NORM: Mean.of(norm), **found.metrics}
@@ -129,6 +153,11 @@ class Updater:
         finite, such as the sum of the squares of its gradient; by default the sum of the squares of the parameter
         itself.
         """
+        if params.keys() != state.params.keys():
+            names = sorted(params.keys() ^ state.params.keys())
+            raise ConfigError(
+                f"finish(params=...): expected all of state.params and no others, which differ in: {', '.join(names)}"
+            )
         faults = self._faults(loss, checked or {name: _sum_of_squares(params[name]) for name in params}, sorted(params))
         new = state.replace(
             params=params,
@@ -177,6 +206,16 @@ class Updater:
         return jax.tree.map(split, batch)
 
 
+def passes(updater: Updater, batch: Any, loss: Loss) -> tuple[Callable[..., Any], Any]:
+    """The pass of one microbatch, and what it is called with, after parameters and variables, for each."""
+    microbatches = updater._split(batch)
+    return updater._microbatch_loss(jax.random.key(0), loss), (microbatches, _numbers(microbatches))
+
+
+def _numbers(microbatches: Any) -> jax.Array:
+    return jnp.arange(len(jax.tree.leaves(microbatches)[0]))
+
+
 def _accumulated(
     microbatch_loss: Callable[..., Any],
     state: State,
@@ -208,7 +247,12 @@ def _of_one(microbatch_loss: Callable[..., Any], state: State, rows: Any, kept_n
     # Dividing the one cotangent is cheaper than dividing every gradient afterwards.
     (gradients,) = backward(jnp.ones_like(loss_total) / _divisor(weight))
     kept = {name: strongly_typed(changed[name]) for name in kept_names(changed)}
-    return Gradients(gradients, Mean(loss_total, weight), metrics, kept)
+
+    def value_fn(params: Arrays) -> jax.Array:
+        loss_total, (weight, _, _) = microbatch_loss(params, state.variables, *rows)
+        return _mean(Mean(loss_total, weight))
+
+    return Gradients(conjugated(gradients), Mean(loss_total, weight), metrics, kept, value_fn)
 
 
 def _of_several(
@@ -232,11 +276,28 @@ def _of_several(
         jax.tree.map(lambda array: jnp.zeros(array.shape, summed(array.dtype)), state.params),
     )
     start = zeros, {name: strongly_typed(state.variables[name]) for name in names}
-    numbers = jnp.arange(len(jax.tree.leaves(microbatches)[0]))
+    numbers = _numbers(microbatches)
     ((loss, metrics, gradients), kept), _ = jax.lax.scan(accumulate, start, (microbatches, numbers))
     divisor = _divisor(loss.weight)
     means = jax.tree.map(lambda array, kept: (array / divisor).astype(kept.dtype), gradients, state.params)
-    return Gradients(means, loss, metrics, kept)
+
+    def value_fn(params: Arrays) -> jax.Array:
+        # Of each microbatch only what is passed on is kept for a gradient.
+        @jax.checkpoint
+        def add(carry: Any, microbatch: Any) -> tuple[Any, None]:
+            so_far, kept = carry
+            loss_total, (weight, _, changed) = microbatch_loss(params, state.variables | kept, *microbatch)
+            kept = {name: jax.lax.stop_gradient(strongly_typed(changed[name])) for name in names}
+            return (so_far + Mean(loss_total, weight), kept), None
+
+        (found, _), _ = jax.lax.scan(add, (zeros[0], start[1]), (microbatches, numbers))
+        return _mean(found)
+
+    return Gradients(conjugated(means), loss, metrics, kept, value_fn)
+
+
+def _mean(loss: Mean) -> jax.Array:
+    return loss.total / _divisor(loss.weight)
 
 
 def _divisor(weight: jax.Array) -> jax.Array:

@@ -313,6 +313,9 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         self.prepare()
         if self.state is None:
             self.state = self.fresh_state()
+            faults = self.setup.compiled.nonfinite_arrays(self.state)
+            if faults:
+                raise divergence.start_error(faults)
 
     def fresh_state(self) -> State:
         """The state at step 0."""

@@ -70,14 +70,21 @@ def total(name: str, value: Any, rows: int, real: jax.Array | None) -> Mean:
 
 
 def _array(name: str, value: Any, rows: int) -> jax.Array:
-    """A value as an array; TypeError when it is none."""
+    """A value as an array; TypeError when it is none, or complex."""
     try:
-        return jnp.asarray(value)
+        array = jnp.asarray(value)
     except (TypeError, ValueError):
         raise TypeError(
             f"{name}: {type(value).__qualname__}: expected a value for each row, float[{rows}], or totals and weights "
             "of each row"
         ) from None
+    _check_real(name, array)
+    return array
+
+
+def _check_real(name: str, array: Any) -> None:
+    if jnp.iscomplexobj(array):
+        raise TypeError(f"{name}: {array.dtype}: expected real numbers, such as jnp.abs(...) or jnp.real(...)")
 
 
 def check_loss(value: Value) -> None:
@@ -120,6 +127,7 @@ def means_of(metrics: Mapping[str, Any]) -> dict[str, Mean]:
                     f"{name}: {number.dtype}{list(number.shape)} as a metric of a step: expected a single number, or "
                     "the Mean of two"
                 )
+            _check_real(name, number)
     return {name: value if isinstance(value, Mean) else Mean.of(value) for name, value in metrics.items()}
 
 

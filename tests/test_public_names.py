@@ -278,6 +278,7 @@ class Trainer(ModelJob)
 Trainer.__init__(self, spec: Any) -> None
 Trainer.axis_rules
 Trainer.begin(self) -> None
+Trainer.calibrate(self) -> None
 Trainer.config(cls) -> type[Any] | Sequence[type[Any]]
 Trainer.config_classes(cls) -> tuple[type[Any], ...]
 Trainer.configuration_in_force

@@ -5,6 +5,7 @@
   setup        The parts that the hooks and the configuration make, before there is any array.
   state        All that a step depends on; compiled: the functions that are compiled, and where the state lives.
   step         One step, traced: gradients over microbatches, the update, averages, what was not finite.
+  averages     Statistics of normalization for averaged parameters.
   updating     The call of an Optax optimizer: gradients as it expects them, and what it wants beside them.
   values       Losses and metrics: a value for each row, added up with weights, divided once.
   data         Sources and streams of rows, batches of them on the devices; order: which row comes when; loader:

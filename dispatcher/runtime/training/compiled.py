@@ -67,6 +67,11 @@ class StateLayout:
         self._parameters = parameter_names(model.variables)
         self.model = model
         self.trained = trained
+        statistics = model.names(lambda _, variable: isinstance(variable, nnx.BatchStat))
+        # What `training.ema` keeps beside the state: averaged parameters have other statistics than the latest ones.
+        self.averaged = trained.union(
+            name for name in statistics if jnp.issubdtype(model.shapes()[name].dtype, jnp.floating)
+        )
         self.mesh = placement.mesh
         self.places = placement.shardings(model.variables)
         # eval_shape of `_make` would trace the model a second time, which takes as long as loading the compiled steps.
@@ -91,6 +96,10 @@ class StateLayout:
         """The arrays that are trained, and the others."""
         params = {name: array for name, array in arrays.items() if name in self.trained}
         return params, {name: array for name, array in arrays.items() if name not in self.trained}
+
+    def averages(self, arrays: Arrays) -> Arrays:
+        """The averages before the first step: copies, because an array that is donated twice is an error."""
+        return {name: jnp.array(array, summed(array.dtype)) for name, array in arrays.items() if name in self.averaged}
 
     def with_tree(self, tree: Mapping[str, Any], step: jax.Array, key: jax.Array) -> State:
         """The state that the tree of a checkpoint holds."""
@@ -130,7 +139,7 @@ class StateLayout:
             params=params,
             variables=variables,
             opt_state=self._init_optimizer(params),
-            ema=averages(params) if self._training.ema is not None else {},
+            ema=self.averages(params | variables) if self._training.ema is not None else {},
             faults=jnp.zeros(1 + len(params), bool),
         )
 
@@ -139,7 +148,15 @@ class CompiledTraining:
     """The compiled functions, each compiled when it is first called, all traced under the mesh and the axis rules."""
 
     def __init__(
-        self, layout: StateLayout, step: Step, evaluate: Evaluate, *, rules: Rules, precision: Precision, stops: bool
+        self,
+        layout: StateLayout,
+        step: Step,
+        evaluate: Evaluate,
+        moments: Callable[[State, Any], Arrays],
+        *,
+        rules: Rules,
+        precision: Precision,
+        stops: bool,
     ) -> None:
         self.layout = layout
         self._step = step
@@ -151,6 +168,7 @@ class CompiledTraining:
         # The old state's memory is reused for the new one.
         self._steps = jax.jit(self._run_steps, static_argnames="steps", donate_argnums=0)
         self._evaluate = jax.jit(self._evaluate_batch)
+        self._batch_moments = jax.jit(moments)
         self._flag_state = jax.jit(self._flag_not_finite)
 
     def steps(self, state: State, batch: Any, requested: jax.Array, *, steps: int) -> tuple[State, Block]:
@@ -167,6 +185,12 @@ class CompiledTraining:
         """The metrics of a batch, whose rows count where `real` is true; None: all of them."""
         with tracing(self.layout.mesh, self._rules):
             found: dict[str, Mean] = self._evaluate(model, batch, real)
+        return found
+
+    def batch_moments(self, state: State, batch: Any) -> Arrays:
+        """See `averages.batch_moments`."""
+        with tracing(self.layout.mesh, self._rules):
+            found: Arrays = self._batch_moments(state, batch)
         return found
 
     def metric_names(self, batch: Any, *, padded: bool) -> list[str]:
@@ -223,11 +247,6 @@ class CompiledTraining:
         flags |= {name: jnp.any(jnp.isnan(array)) for name, array in others.items()}
         constrained: dict[str, jax.Array] = sharding.constrain(flags, sharding.replicated(self.layout.mesh))
         return constrained
-
-
-def averages(params: Arrays) -> Arrays:
-    """The averages of parameters before the first step: copies, because an array that is donated twice is an error."""
-    return {name: jnp.array(array, summed(array.dtype)) for name, array in params.items()}
 
 
 def at_step(metrics: Mapping[str, Mean], place: int) -> dict[str, Mean]:

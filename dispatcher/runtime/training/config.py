@@ -34,9 +34,10 @@ class TrainingConfig:
     or within four fifths of `kill_grace` in dispatcher.yaml if that is less.
 
     `mesh` has the sizes of the mesh's axes, `axis_rules` map logical axes to them, `fsdp` shards large parameters
-    (`placement`). `ema` is the decay of averages of the parameters, which evaluations then use. `not_finite` says what
-    happens when a loss or a gradient is not finite: the training stops, or the step changes nothing. `profile` are the
-    first and the last step of a trace. `prefetch` batches are read ahead.
+    (`placement`). `ema` is the decay of averages of the parameters, which evaluations then use, with statistics of
+    BatchNorm of their own. `not_finite` says what happens when a loss or a gradient is not finite: the training stops,
+    or the step changes nothing. `profile` are the first and the last step of a trace. `prefetch` batches are read
+    ahead.
     """
 
     steps: int = field("training/steps")

@@ -110,6 +110,7 @@ class Loop:
             if saving:
                 self._save()
             return
+        self._trainer.calibrate()
         # An evaluation may be slow or fail: the next attempt resumes here and starts with it.
         self._save(pending_metrics=metrics)
         self._evaluate_and_log(metrics)

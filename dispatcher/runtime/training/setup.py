@@ -13,6 +13,7 @@ from tabulate import tabulate
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, Arrays, eval_shape
+from dispatcher.runtime.training.averages import batch_moments
 from dispatcher.runtime.training.compiled import CompiledTraining, StateLayout
 from dispatcher.runtime.training.config import Microbatching
 from dispatcher.runtime.training.placement import Placement, placed, tracing
@@ -87,6 +88,7 @@ class Setup:
             layout,
             trainer.step,
             trainer.evaluate,
+            lambda state, batch: batch_moments(updater, state, batch, trainer.loss),
             rules=placement.rules,
             precision=training.precision,
             stops=training.not_finite == "stop",

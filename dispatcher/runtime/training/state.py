@@ -24,9 +24,10 @@ class State:
 
     `step` int32[] is the number of steps done, `key` the random key that every step derives its own from. `params` are
     the variables that are trained (`Trainer.TRAINABLE`), by name; `variables` the model's others, of which a step
-    changes what the loss changes; `opt_state` is the optimizer's. `ema` has the averages of `params`, and is empty
-    where none are kept. `faults` bool[1 + params] tells what was not finite in the last step: the loss, then the
-    gradient of each of `params` in the order of their names; it is not saved.
+    changes what the loss changes; `opt_state` is the optimizer's. `ema` has the averages of `params` and statistics of
+    normalization (nnx.BatchStat) that fit them, and is empty where none are kept. `faults` bool[1 + params] tells what
+    was not finite in the last step: the loss, then the gradient of each of `params` in the order of their names; it is
+    not saved.
     """
 
     step: jax.Array

@@ -56,7 +56,7 @@ class Gradients:
 class Updater:
     """The parts of a default step.
 
-    `average` is the decay of averaged parameters, None: there are none. `skips`: a step whose loss or gradient is not
+    `average` is the decay of averages, None: there are none. `skips`: a step whose loss or gradient is not
     finite changes nothing but its number. `schedule` is that of `optimizer`, None: it is not known.
     """
 
@@ -159,11 +159,9 @@ class Updater:
                 f"finish(params=...): expected all of state.params and no others, which differ in: {', '.join(names)}"
             )
         faults = self._faults(loss, checked or {name: _sum_of_squares(params[name]) for name in params}, sorted(params))
+        kept = state.variables | dict(variables or {})
         new = state.replace(
-            params=params,
-            opt_state=opt_state,
-            variables=state.variables | dict(variables or {}),
-            ema=self._averaged(state, params),
+            params=params, opt_state=opt_state, variables=kept, ema=self._averaged(state, params | kept)
         )
         if self.skips:
             failed = jnp.any(faults)
@@ -179,13 +177,13 @@ class Updater:
         found: jax.Array = sharding.constrain(~jnp.isfinite(jnp.stack(observed)), sharding.replicated(self.mesh))
         return found
 
-    def _averaged(self, state: State, params: Arrays) -> Arrays:
+    def _averaged(self, state: State, arrays: Arrays) -> Arrays:
         if self.average is None:
             return state.ema
         # Else the averages are near the initial parameters for the first 1 / (1 - decay) steps.
         decay = jnp.minimum(self.average, (1.0 + state.step) / (10.0 + state.step))
         return {
-            name: (old * decay + params[name].astype(old.dtype) * (1 - decay)).astype(old.dtype)
+            name: (old * decay + arrays[name].astype(old.dtype) * (1 - decay)).astype(old.dtype)
             for name, old in state.ema.items()
         }
 

@@ -29,7 +29,8 @@ from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
 from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
 from dispatcher.runtime.sharding import put, shape
 from dispatcher.runtime.training import divergence, surroundings
-from dispatcher.runtime.training.compiled import Action, Block, at_step, averages
+from dispatcher.runtime.training.averages import statistics_of_averages
+from dispatcher.runtime.training.compiled import Action, Block, at_step
 from dispatcher.runtime.training.config import AUTO, Microbatching, TrainingConfig
 from dispatcher.runtime.training.data import (
     Reader,
@@ -114,6 +115,9 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         # The data of `run`, and those of the checkpoint that `position` comes from.
         self._identities: dict[str, Identity] | None = None
         self._origin: Origin | None = None
+        # The rows that `run` trains on, and the step whose averages have statistics of their own.
+        self._rows: Source | Streamed | None = None
+        self._calibrated: int | None = None
         self._setup: Setup | None = None
         self._evaluator: Evaluator | None = None
         self._found_batch_size: FoundBatchSize | None = None
@@ -214,7 +218,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         found = self._found_batch_size
         with found.forget_on_oom() if found is not None else contextlib.nullcontext():
             self._resume_or_begin()
-            data = self.data()
+            data = self._rows = self.data()
             self._check_data(data)
             reader = self._reader(data)
             if self.main_process():
@@ -326,7 +330,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         return state.replace(
             params=state.params | params,
             variables=state.variables | variables,
-            ema=state.ema | averages(params) if state.ema else {},
+            ema=state.ema | setup.layout.averages(params | variables) if state.ema else {},
         )
 
     def probe_batch_size(self, per_device: int, accumulation_steps: int) -> None:
@@ -380,10 +384,26 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         return self._config or {}
 
     def model_to_evaluate(self) -> Arrays:
-        """The arrays of the model with which evaluations compute: with averaged parameters where there are any."""
+        """The arrays of the model with which evaluations compute: averages, where there are any."""
+        self.calibrate()
         state = self.live_state
-        averaged = {name: array.astype(state.params[name].dtype) for name, array in state.ema.items()}
-        return state.params | averaged | state.variables
+        model = state.model
+        return model | {name: array.astype(model[name].dtype) for name, array in state.ema.items()}
+
+    def calibrate(self) -> None:
+        """Give averaged parameters statistics of normalization of their own, from the first rows of the training.
+
+        Without this they have averages of the parameters' statistics, as they keep them where rows are streamed or
+        the step is the user's own.
+        """
+        state, layout = self.live_state, self.setup.layout
+        own_step = type(self).step is not Trainer.step
+        if not state.ema or layout.averaged == layout.trained or self._calibrated == self.steps_done or own_step:
+            return
+        rows = self._rows if self._rows is not None else self.data()
+        if not isinstance(rows, Streamed):
+            self._calibrated = self.steps_done
+            self.state = state.replace(ema=state.ema | statistics_of_averages(self, rows))
 
     def uses_best(self, evaluated: Mapping[str, float]) -> bool:
         """Whether an evaluation has to give BEST: without `evaluations` its default means nothing."""

@@ -268,6 +268,46 @@ def test_averages_are_saved_and_evaluations_use_them(tmp_path: Path) -> None:
     assert_same_bits(arrays(trained(tmp_path, "apart", steps=6, ema=0.5, eval_every=3)), arrays(job))
 
 
+class Frozen(nnx.Module):
+    """A normalization that is trained with its rows' statistics, behind one that uses what it has."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.before = nnx.BatchNorm(FEATURES, use_running_average=True, rngs=rngs)
+        self.before.mean.set_value(jnp.full(FEATURES, 0.25))
+        self.hidden = nnx.Linear(FEATURES, 16, rngs=rngs)
+        self.norm = nnx.BatchNorm(16, momentum=0.99, rngs=rngs)
+        self.output = nnx.Linear(16, CLASSES, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.output(nnx.relu(self.norm(self.hidden(self.before(x)))))
+
+
+class Normalized(Classification):
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        return Frozen(rngs)
+
+
+@pytest.mark.parametrize("per_device", [None, 4])
+def test_averaged_parameters_have_statistics_of_their_own(tmp_path: Path, per_device: int | None) -> None:
+    words = {"ema": 0.9, "eval_every": 3, "per_device_batch_size": per_device}
+    job = trained(tmp_path, "whole", Normalized, steps=6, **words)
+    found = {name: np.asarray(array) for name, array in job.model_to_evaluate().items()}
+    before = (job.data()[np.arange(64)]["x"] - 0.25) / np.sqrt(1 + 1e-5) * found["before/scale"] + found["before/bias"]
+    hidden = before @ found["hidden/kernel"] + found["hidden/bias"]
+    np.testing.assert_allclose(found["norm/mean"], hidden.mean(0), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(found["norm/var"], hidden.var(0), rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(found["before/mean"], 0.25)
+    assert np.abs(np.asarray(job.live_state.variables["norm/mean"]) - found["norm/mean"]).max() > 0.01
+    assert job.measured["held_out/loss"] == job.evaluator(job.live_state.model | job.live_state.ema)["held_out/loss"]
+    # What evaluations use is in the checkpoint of their step.
+    again = made(tmp_path, "again", Normalized, steps=6, **words)
+    again.restore_from_path(job.path_of("step-00000006"))
+    assert_same_bits(arrays(again), arrays(job))
+    for steps in (3, 6):
+        apart = trained(tmp_path, "apart", Normalized, steps=steps, **words)
+    assert_same_bits(arrays(apart), arrays(job))
+
+
 def test_computing_in_bfloat16_keeps_float32_parameters(tmp_path: Path, whole: Any) -> None:
     seen: set[Any] = set()
 

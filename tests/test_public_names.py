@@ -217,6 +217,7 @@ CheckpointedJob.save_from_path(self, rel_path: str, pytree: Any, *, step: int = 
 CheckpointedJob.saving
 CheckpointedJob.wait(self) -> None
 CheckpointedJob.PREEMPTION_TIMEOUT_S: float
+CheckpointedJob.RENAMED_FROM: ClassVar[Mapping[str, str]]
 class EvaluationJob(RestoreableJob)
 EvaluationJob.__init__(self, spec: Any) -> None
 EvaluationJob.checkpoint_classes(cls) -> tuple[type[Any], ...]

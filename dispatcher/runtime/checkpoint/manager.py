@@ -60,7 +60,8 @@ class CheckpointManager:
     `save`, `wait`, `close`, `resume`, `restore`, `load`, `register` and `rewind` are collective: all processes of a
     job call them, and process 0 commits. Any process may call the others. `scratch` is the directory in which
     checkpoints for an object store are assembled; several processes must share it. A request to an object store is
-    repeated for `retry_timeout_s`.
+    repeated for `retry_timeout_s`. `renamed_from` has former names of leaves, or of folders of leaves, by their names
+    now.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class CheckpointManager:
         scratch: Path | None = None,
         compress: bool = False,
         retry_timeout_s: float = RETRY_TIMEOUT_S,
+        renamed_from: Mapping[str, str] | None = None,
     ) -> None:
+        self._renamed_from = dict(renamed_from or {})
         self._run = Run.current()
         self._storage = _open(normal(place), scratch, self._run, retry_timeout_s)
         self._series = Series(self._storage, self._run)
@@ -352,7 +355,9 @@ class CheckpointManager:
                 directory, verified = stack.enter_context(self._storage.opened(ref.name, manifest))
                 kept = self._contents(ref, manifest)
                 saved = tree.decode(self._read(ref, manifest, TREE) or b"", f"{ref.url}/{TREE}")
-                leaves = tree.named_leaves(target)
+                here = tree.named_leaves(target)
+                names = tree.saved_names(here, saved, self._renamed_from)
+                leaves = {names[name]: leaf for name, leaf in here.items()}
                 described = tree.describe(leaves)
                 tree.check_fit(saved, described, f"{ref.url}/{arrays.ARRAYS}", partial=partial)
             abstract = tree.abstract(leaves, described)
@@ -361,7 +366,7 @@ class CheckpointManager:
                 with _together():
                     verify.twice(directory, manifest.files[jax.process_index() :: jax.process_count()])
             restored = _arrays(directory, abstract, ref, partial=partial) if abstract else {}
-            return Restored(tree.rebuild(target, restored, saved), ref, kept)
+            return Restored(tree.rebuild(target, restored, saved, names), ref, kept)
 
     def _contents(self, ref: CheckpointRef, manifest: Manifest) -> Contents:
         return contents.read(lambda path: self._read(ref, manifest, path), ref.url, jax.process_index())

@@ -7,7 +7,8 @@ match.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any, Final
 
 import jax
@@ -91,6 +92,30 @@ def for_orbax(leaves: Leaves, described: Mapping[str, Leaf]) -> dict[str, Any]:
     return _nest({name: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf for name, leaf in arrays.items()})
 
 
+def saved_names(names: Iterable[str], saved: Container[str], renamed_from: Mapping[str, str]) -> dict[str, str]:
+    """For each name of a target the name that its leaf has in a checkpoint.
+
+    `renamed_from` has former names of arrays, or of layers above them, by their names now: `{"body": "trunk"}`.
+    They are replaced wherever they are in a name: the state of an optimizer has the parameters' names in its own.
+    """
+
+    def former(name: str) -> str:
+        for now, before in renamed_from.items():
+            inside, part = f"/{name}/", f"/{now}/"
+            if part in inside:
+                candidate = inside.replace(part, f"/{before}/", 1)[1:-1]
+                if candidate in saved:
+                    return candidate
+        return name
+
+    found = {name: name if name in saved else former(name) for name in names}
+    twice = [name for name, count in Counter(found.values()).items() if count > 1]
+    if twice:
+        now = [name for name in found if found[name] == twice[0]]
+        raise CheckpointError(f"RENAMED_FROM: {' and '.join(now)} would both be {twice[0]} of the checkpoint")
+    return found
+
+
 def check_fit(saved: Mapping[str, Leaf], target: Mapping[str, Leaf], where: str, *, partial: bool) -> None:
     """Raise a CheckpointMismatchError that lists every leaf that is missing, unknown or of another shape or type.
 
@@ -108,7 +133,10 @@ def check_fit(saved: Mapping[str, Leaf], target: Mapping[str, Leaf], where: str,
         problems += [f"{name}: {saved[name]} in the checkpoint; unknown to the target" for name in unknown]
     if problems:
         raise CheckpointMismatchError(
-            where, problems, "Restore into the tree that was saved: the same model, optimizer and configuration"
+            where,
+            problems,
+            "Restore into the tree that was saved: the same model, optimizer and configuration; "
+            "RENAMED_FROM of the job has former names of layers and arrays",
         )
 
 
@@ -117,11 +145,11 @@ def abstract(leaves: Leaves, described: Mapping[str, Leaf]) -> dict[str, Any]:
     return _nest({name: _abstract(leaf) for name, leaf in leaves.items() if described[name].in_orbax})
 
 
-def rebuild(target: Any, restored: Mapping[str, Any], saved: Mapping[str, Leaf]) -> Any:
-    """`target` with its leaves replaced by the restored arrays and the other saved values."""
+def rebuild(target: Any, restored: Mapping[str, Any], saved: Mapping[str, Leaf], names: Mapping[str, str]) -> Any:
+    """`target` with its leaves replaced by the restored arrays and the other saved values; see `saved_names`."""
     values = [
         _value(saved[name], leaf, lambda name=name: _pick(restored, name))  # type: ignore[misc]  # bound per turn
-        for name, leaf in named_leaves(target).items()
+        for name, leaf in ((names[now], leaf) for now, leaf in named_leaves(target).items())
     ]
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(target), values)
 

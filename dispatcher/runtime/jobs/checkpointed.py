@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from dispatcher import contract
 from dispatcher.base import yaml_text
@@ -51,6 +51,8 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
 
     # Seconds in which a job that reads `preempted` has to save and exit; four fifths of kill_grace if that is less.
     PREEMPTION_TIMEOUT_S: float = SAVE_TIMEOUT_S
+    # Former names of arrays, or of the layers above them, by their names now: older checkpoints can still be loaded.
+    RENAMED_FROM: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, spec: ExecutionSpec) -> None:
         super().__init__(spec)
@@ -235,7 +237,8 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
         series, name = place_of(rel_path, self.spec)
         if series not in self._managers:
             own = series == str(self.spec.relative_path)
-            self._managers[series] = manager_at(series, self.spec, self.retention() if own else None)
+            retention = self.retention() if own else None
+            self._managers[series] = manager_at(series, self.spec, retention, self.RENAMED_FROM)
         return self._managers[series], name
 
     @contextmanager
@@ -265,9 +268,16 @@ def place_of(rel_path: str, spec: ExecutionSpec) -> tuple[str, str]:
     return str(path.parent), path.name
 
 
-def manager_at(series: str, spec: ExecutionSpec, retention: Retention | None = None) -> CheckpointManager:
+def manager_at(
+    series: str,
+    spec: ExecutionSpec,
+    retention: Retention | None = None,
+    renamed_from: Mapping[str, str] | None = None,
+) -> CheckpointManager:
     """The manager of the checkpoints in `series`, a folder below the cluster's checkpoints."""
     cluster = spec.hardware.cluster
     # Several processes assemble an upload to an object store in a directory that all of them see.
     scratch = cluster.root / SCRATCH if spec.distributed else None
-    return CheckpointManager(f"{cluster.checkpoints.rstrip('/')}/{series}", retention=retention, scratch=scratch)
+    return CheckpointManager(
+        f"{cluster.checkpoints.rstrip('/')}/{series}", retention=retention, scratch=scratch, renamed_from=renamed_from
+    )

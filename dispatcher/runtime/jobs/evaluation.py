@@ -36,6 +36,7 @@ class EvaluationJob(RestoreableJob[C], Generic[C]):
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)
         self.inference = configure(InferenceConfig)
+        self.RENAMED_FROM = self.TRAINER.RENAMED_FROM  # type: ignore[misc]  # this object's
         self.trainer = self._make_trainer()
 
     @classmethod

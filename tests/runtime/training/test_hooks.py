@@ -12,8 +12,11 @@ import pytest
 from flax import nnx
 from small_trainings import CLASSES, FEATURES, Classification, Weighted, made, samples, trained
 
-from dispatcher.errors import ConfigError
+from dispatcher.errors import CheckpointError, CheckpointMismatchError, ConfigError
+from dispatcher.runtime.checkpoint.tree import saved_names
 from dispatcher.runtime.configuration import field
+from dispatcher.runtime.execution import local
+from dispatcher.runtime.jobs.inference import InferenceJob
 from dispatcher.runtime.training.data import Arrays
 from dispatcher.runtime.training.evaluation import check_best, numbers
 from dispatcher.runtime.training.trainer import Trainer
@@ -144,3 +147,73 @@ def test_an_axis_without_a_rule_is_told_with_its_array(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"kernel \[8, 4\]: unknown axis 'embed' \(did you mean 'embd'\?\)"):
         made(tmp_path, cls=Unmapped).begin()
+
+
+class Former(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.trunk = nnx.Linear(FEATURES, 16, rngs=rngs)
+        self.output = nnx.Linear(16, CLASSES, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.output(nnx.relu(self.trunk(x)))
+
+
+class Now(Former):
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        super().__init__(rngs)
+        self.body = nnx.List([self.trunk])
+        del self.trunk
+
+    def __call__(self, x: Any) -> Any:
+        return self.output(nnx.relu(self.body[0](x)))
+
+
+class FormerTraining(Classification):
+    BEST = None
+    MADE: Any = Former
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        return self.MADE(rngs)
+
+
+class NowTraining(FormerTraining):
+    MADE = Now
+    RENAMED_FROM: ClassVar = {"body/0": "trunk"}
+
+
+class UsesNow(InferenceJob[None, Now]):
+    RENAMED_FROM = NowTraining.RENAMED_FROM
+
+    def make_model(self, rngs: nnx.Rngs) -> Any:
+        return Now(rngs)
+
+    def run(self) -> None:
+        return None
+
+
+def test_a_training_with_a_renamed_layer_resumes(tmp_path: Path) -> None:
+    words = {"ema": 0.9}
+    whole = trained(tmp_path, "whole", FormerTraining, steps=6, **words)
+    trained(tmp_path, "apart", FormerTraining, steps=3, **words)
+    used = UsesNow.from_checkpoint_path("default/default/apart/step-00000003", local(tmp_path, "use"))
+    nameless = type("Nameless", (NowTraining,), {"RENAMED_FROM": {}, "__module__": __name__})
+    with pytest.raises(
+        CheckpointMismatchError, match=r"body/0/kernel: missing in the checkpoint[\s\S]*RENAMED_FROM of the"
+    ):
+        trained(tmp_path, "apart", nameless, steps=6, **words)
+    apart = trained(tmp_path, "apart", NowTraining, steps=6, **words)
+    for name, array in whole.model_to_evaluate().items():
+        now = apart.model_to_evaluate()[name.replace("trunk", "body/0")]
+        np.testing.assert_allclose(now, array, rtol=1e-5, atol=1e-6, err_msg=name)
+    assert used.arrays.keys() == apart.live_state.model.keys()
+    # From now on they are saved under their new names.
+    assert trained(tmp_path, "apart", nameless, steps=8, **words).steps_done == 8
+
+
+def test_two_arrays_cannot_come_from_one(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"RENAMED_FROM: a/kernel and b/kernel would both be a/kernel"):
+        saved_names(["a/kernel", "b/kernel"], ["a/kernel"], {"b": "a"})
+    assert saved_names(["optimizer/0/mu/b/kernel", "model/ab/kernel"], ["optimizer/0/mu/a/kernel"], {"b": "a"}) == {
+        "optimizer/0/mu/b/kernel": "optimizer/0/mu/a/kernel",
+        "model/ab/kernel": "model/ab/kernel",
+    }

@@ -423,8 +423,13 @@ find_job(key: str) -> Any
 import_jobs(root: Path, names: Iterable[str] = ()) -> list[str]
 """,
     "dispatcher.runtime.adapters": """
-adapted(arrays: Arrays, names: Container[str]) -> Arrays
-add_adapters(module: nnx.Module, rank: int, *, rngs: nnx.Rngs) -> None
+adapted(model: nnx.Module) -> list[str]
+add_adapters(module: nnx.Module, rank: int, *, rngs: nnx.Rngs, alpha: float | None = None, layers: str | Sequence[str] = '*', skip: str | Sequence[str] = ()) -> list[str]
+merge_adapters(model: nnx.Module) -> None
+""",
+    "dispatcher.runtime.jobs.merge_adapters": """
+class MergeAdapters(EvaluationJob)
+MergeAdapters.run(self) -> Row
 """,
     "dispatcher.runtime.language.tokens": """
 class TokenWindows

@@ -48,7 +48,8 @@ is equal that it depends on (`loaded_code` is a part of that). The batch of an u
 accumulation steps changes.
 
 Inference. `rollout` generates tokens for rows that are padded on the left, with a model that keeps a cache (`Decoder`)
-or with any other; `encoding` maps text to tokens and back. `adapters` adds low-rank adapters to a model.
+or with any other; `encoding` maps text to tokens and back. `adapters` adds low-rank adapters to a model and merges
+them; `MergeAdapters` saves the merged model.
 
 Models behind HTTP. `http_api` sends requests, tries again, and saves each response as it comes; its page says what is
 promised.

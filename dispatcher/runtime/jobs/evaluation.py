@@ -60,15 +60,21 @@ class EvaluationJob(RestoreableJob[C], Generic[C]):
         self.trainer.hold_model(arrays, restored.ref.step)
 
     def run(self) -> Row:
+        self._check_restored()
+        return {"step": self.trainer.steps_done, **numbers(self.trainer.evaluated())}
+
+    def _check_restored(self) -> None:
         if self.trainer.state is None:
             raise UsageError(f"{self.spec.name}: there is no model yet: restore a checkpoint first")
-        return {"step": self.trainer.steps_done, **numbers(self.trainer.evaluated())}
+
+    def _check_trainer(self, trainer: Trainer[Any, Any]) -> None:
+        if not trainer.evaluations() and type(trainer).evaluated is Trainer.evaluated:
+            raise ConfigError(f"{self.TRAINER.__qualname__}.evaluations() is empty: there is nothing to evaluate")
 
     def _make_trainer(self) -> Trainer[Any, Any]:
         with configuration(self._config or {}):
             trainer = self.TRAINER(self.spec)
-        if not trainer.evaluations() and type(trainer).evaluated is Trainer.evaluated:
-            raise ConfigError(f"{self.TRAINER.__qualname__}.evaluations() is empty: there is nothing to evaluate")
+        self._check_trainer(trainer)
         training = trainer.training
         sizes = mesh_sizes(self.inference.mesh, training.mesh, trainer.axis_rules)
         mesh = make_mesh(trainer.topology, sizes, where="inference.mesh")

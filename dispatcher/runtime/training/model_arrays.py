@@ -6,7 +6,10 @@ from typing import Any
 
 import jax
 
+from dispatcher.errors import CheckpointError
+from dispatcher.runtime import adapters
 from dispatcher.runtime.checkpoint import Restored
+from dispatcher.runtime.checkpoint.tree import saved_names
 from dispatcher.runtime.jobs.checkpointed import CheckpointedJob
 from dispatcher.runtime.parameters import AbstractModel, Arrays
 from dispatcher.runtime.sharding import abstract_array
@@ -28,13 +31,22 @@ def load_arrays(
 ) -> tuple[Arrays, Restored]:
     """The model's arrays in a checkpoint, and what else it holds.
 
-    With `averaged` the averages of parameters in place of those that the checkpoint has averages of.
+    With `averaged` the averages of parameters in place of those that the checkpoint has averages of. CheckpointError
+    when it has adapters that the model does not have: without them it is another model.
     """
-    saved = job.leaves_from_path(rel_path) if averaged else {}
+    saved = job.leaves_from_path(rel_path)
+    there = saved_names([f"{kind}/{name}" for kind in (MODEL, EMA) for name in target], saved, job.RENAMED_FROM)
+    lost = [name for name in saved if name.endswith(f"/{adapters.A}") and name.startswith(f"{MODEL}/")]
+    lost = [name.removeprefix(f"{MODEL}/") for name in lost if name not in there.values()]
+    if lost:
+        raise CheckpointError(
+            f"{rel_path} has adapters that the model does not have ({', '.join(lost[:3])}): add them to the model, or "
+            "use the checkpoint of a MergeAdapters job"
+        )
     averages = {
-        name: jax.ShapeDtypeStruct(array.shape, saved[f"{EMA}/{name}"].dtype, sharding=array.sharding)  # type: ignore[no-untyped-call]
+        name: jax.ShapeDtypeStruct(array.shape, saved[average].dtype, sharding=array.sharding)  # type: ignore[no-untyped-call]
         for name, array in target.items()
-        if f"{EMA}/{name}" in saved
+        if averaged and (average := there[f"{EMA}/{name}"]) in saved
     }
     others = {name: array for name, array in target.items() if name not in averages}
     restored = job.load_from_path(rel_path, {MODEL: others, EMA: averages}, partial=True)

@@ -15,7 +15,7 @@ import optax
 from flax import nnx
 
 from dispatcher.errors import ConfigError, UsageError
-from dispatcher.runtime import collectives
+from dispatcher.runtime import adapters, collectives
 from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
@@ -309,6 +309,8 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         check_best(self.BEST, names if type(self).evaluated is Trainer.evaluated else [])
         if self.main_process():
             _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table(trains=trains))
+            if found := adapters.report(setup.layout.model):
+                _log.info("%s: adapters\n%s", self.spec.name, found)
             if trains:
                 surroundings.tell_inexact(self.spec.hardware.platform)
 

@@ -13,7 +13,7 @@ from jobs import _text as text
 from jobs._packing import PackedNames
 from jobs._vocabulary import Vocabulary
 
-from dispatcher.runtime.adapters import adapted, add_adapters
+from dispatcher.runtime.adapters import add_adapters
 from dispatcher.runtime.configuration import Config, field
 from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.language.trainer import LanguageTrainer
@@ -129,7 +129,7 @@ class Lora(FineTune):
         return model
 
     def start_from(self) -> Arrays:
-        return adapted(self.load_model(self._base, super().make_model), self.setup.layout.model.variables)
+        return self.load_model(self._base, super().make_model)
 
 
 @cache

@@ -91,10 +91,13 @@ def carried(
 
 def _attributes(model: nnx.Module) -> dict[str, Any]:
     """The attributes of a model that are neither variables nor arrays, by name."""
+    nodes = list(nnx.iter_graph(model))
+    # Containers of layers and variables (nnx.data, what nnx.bridge.ToNNX makes) are structure, as modules are.
+    containers = {path[:-1] for path, _ in nodes if path}
     found = {}
-    for path, value in nnx.iter_graph(model):
+    for path, value in nodes:
         ignored = any(str(part).startswith(_INTERNAL) or part in _MODES for part in path)
-        if ignored or isinstance(value, nnx.Variable | jax.Array | nnx.Object):
+        if ignored or path in containers or isinstance(value, nnx.Variable | jax.Array | nnx.Object):
             continue
         # A copy of what can be changed in place.
         found[name_of(path)] = copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value

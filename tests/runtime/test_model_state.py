@@ -20,6 +20,7 @@ from dispatcher.runtime.configuration import configuration
 from dispatcher.runtime.execution import local
 from dispatcher.runtime.jobs.inference import InferenceJob
 from dispatcher.runtime.language.tokens import Tokens, negative_log_likelihood
+from dispatcher.runtime.model_state import Watch
 from dispatcher.runtime.training.data import read_batch
 from dispatcher.runtime.training.order import rows_at
 
@@ -217,7 +218,7 @@ class Decays(Model):
         (Counts, r"calls: an attribute that a step changes \(0 to 1\): hold it in an nnx.Variable"),
         (Averages, r"scale: an array in no nnx.Variable that a step changes: hold it in an nnx.Variable"),
         (Plain, r"hidden/average: an array in no nnx.Variable: hold it in one, or in nnx.data"),
-        (Nested, r"hidden/history: an attribute that a step changes \(\[1\] to \[1, 1\]\)"),
+        (Nested, r"hidden/history/1: an attribute that a step adds: hold it in an nnx.Variable"),
         (Grows, r"last: a variable that a step adds"),
         (Widens, r"seen: int32\[\] before a step and float32\[2\] after it: keep shape and type"),
         (Number, r"temperature: Param of float: hold an array in it"),
@@ -231,6 +232,29 @@ def test_what_cannot_be_carried_is_refused_by_name(tmp_path: Path, model: Any, m
 
     with pytest.raises(ModelStateError, match=message):
         made(tmp_path, cls=Wrong, **CONSTANT)()
+
+
+class Boxes(nnx.Module):
+    def __init__(self) -> None:
+        self.box = nnx.data({"layers": [nnx.Linear(2, 2, rngs=nnx.Rngs(0))], "calls": 1})
+
+
+def test_what_a_step_changes_in_a_container_is_refused_by_name() -> None:
+    def faults(change: Any) -> str:
+        model = Boxes()
+        watch = Watch(model)
+        change(model.box)
+        with pytest.raises(ModelStateError) as caught:
+            watch.changes()
+        return str(caught.value)
+
+    assert Watch(Boxes()).changes() == {}
+    assert "box/calls: an attribute that a step changes (1 to 2)" in faults(lambda box: box.update(calls=2))
+    assert "box/more: an attribute that a step adds" in faults(lambda box: box.update(more=2))
+    assert "box/layers/1/kernel: a variable that a step adds" in faults(
+        lambda box: box["layers"].append(nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+    )
+    assert "box/layers/0/bias: a variable that a step removes" in faults(lambda box: box["layers"].pop())
 
 
 def test_a_loss_may_put_layers_into_a_mode_of_its_own_and_pop_what_they_have_sown(tmp_path: Path) -> None:

@@ -292,7 +292,9 @@ Trainer.evaluator
 Trainer.flops(self, batch: Any) -> float | None
 Trainer.fresh_state(self) -> State
 Trainer.hold_model(self, arrays: Arrays, steps_done: int) -> None
+Trainer.hold_roles(self, roles: Mapping[str, Role]) -> None
 Trainer.init_optimizer(self, params: Arrays) -> Any
+Trainer.known_optimizer(self) -> OptimizerConfig | None
 Trainer.known_schedule(self) -> optax.Schedule | None
 Trainer.last_saved(self) -> str | None
 Trainer.live_state
@@ -308,6 +310,7 @@ Trainer.reads_each_step
 Trainer.restore_from_path(self, rel_path: str) -> None
 Trainer.result(self) -> Row | None
 Trainer.retention(self) -> Retention
+Trainer.roles
 Trainer.run(self) -> Row | None
 Trainer.run_block(self, batch: Any, steps: int, requested: jax.Array) -> Block
 Trainer.save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None

@@ -1,4 +1,7 @@
-"""Optimizers: AdamW, and Muon for a model's matrices with AdamW for all else. Parameters are a dict by name."""
+"""Optimizers: AdamW, and Muon for a model's matrices with AdamW for all else.
+
+Parameters are a dict by name; their roles (`roles`) say which are matrices, and which decay.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,7 @@ from optax.contrib import MuonDimensionNumbers, muon
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.configuration import field
-
-# The last part of the names of tables of vectors, for which Muon is not meant.
-_TABLES = ("embedding",)
+from dispatcher.runtime.roles import Role
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,40 @@ class OptimizerConfig:
         if faults:
             raise ConfigError("\n".join(faults))
 
+    def uses_muon(self, role: Role) -> bool:
+        """Whether Muon updates a parameter of this role; else AdamW does."""
+        return self.kind == "muon" and role.is_matrix
 
-def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The optimizer with this learning rate. Weight decay applies to matrices only, not to norm scales or biases.
+    def decays(self, role: Role) -> bool:
+        """Whether a parameter of this role decays. What Muon leaves to AdamW does not."""
+        return self.weight_decay > 0 and (role.decays if self.kind == "adamw" else self.uses_muon(role))
 
-    Muon (Jordan 2024) orthogonalizes the update of each matrix and scales it as in Liu et al. 2025 (arXiv:2502.16982)
-    to the RMS of AdamW's update, so that one learning rate serves both. It decays only the matrices that it updates.
+    def update_text(self, role: Role) -> str:
+        """How a parameter of this role is updated, such as `muon, decays`."""
+        return ("muon" if self.uses_muon(role) else "adamw") + (", decays" if self.decays(role) else "")
+
+    @property
+    def depends_on_roles(self) -> bool:
+        return self.kind == "muon" or self.weight_decay > 0
+
+
+def make_optimizer(
+    config: OptimizerConfig, schedule: optax.Schedule, roles: Mapping[str, Role]
+) -> optax.GradientTransformation:
+    """The optimizer with this learning rate, of parameters with these `roles` by name.
+
+    AdamW decays kernels and embeddings, not scales, biases and what is of unknown role. Muon (Jordan 2024)
+    orthogonalizes the update of each matrix, of stacked ones each for itself, and scales it as in Liu et al. 2025
+    (arXiv:2502.16982) to the RMS of AdamW's update, so that one learning rate serves both. It decays only the matrices
+    that it updates.
     """
+
+    def decaying(parameters: Mapping[str, Any]) -> dict[str, bool]:
+        return {name: config.decays(roles[name]) for name in parameters}
+
+    def matrices(parameters: Mapping[str, Any]) -> dict[str, MuonDimensionNumbers | None]:
+        return {name: _dimension_numbers(roles[name]) for name in parameters}
+
     if config.kind == "muon":
         update = muon(
             schedule,
@@ -64,26 +92,17 @@ def make_optimizer(config: OptimizerConfig, schedule: optax.Schedule) -> optax.G
             eps=config.eps,
             adam_b1=config.b1,
             adam_b2=config.b2,
-            muon_weight_dimension_numbers=_orthogonal,
+            muon_weight_dimension_numbers=matrices,
             consistent_rms=0.2,
         )
     else:
         update = optax.adamw(
-            schedule, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=config.weight_decay, mask=_matrices
+            schedule, b1=config.b1, b2=config.b2, eps=config.eps, weight_decay=config.weight_decay, mask=decaying
         )
     if config.max_grad_norm is None:
         return update
     return optax.chain(optax.clip_by_global_norm(config.max_grad_norm), update)
 
 
-def _matrices(parameters: Mapping[str, Any]) -> dict[str, bool]:
-    return {name: array.ndim >= 2 for name, array in parameters.items()}
-
-
-def _orthogonal(parameters: Mapping[str, Any]) -> dict[str, MuonDimensionNumbers | None]:
-    return {name: MuonDimensionNumbers() if _uses_muon(name, array) else None for name, array in parameters.items()}
-
-
-def _uses_muon(name: str, array: Any) -> bool:
-    # Optax calls this again with placeholders, which have no shape, for parameters that Muon does not update.
-    return getattr(array, "ndim", 0) == 2 and name.rsplit("/", 1)[-1] not in _TABLES
+def _dimension_numbers(role: Role) -> MuonDimensionNumbers | None:
+    return MuonDimensionNumbers(role.inputs, role.outputs) if role.is_matrix else None

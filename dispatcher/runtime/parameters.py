@@ -6,13 +6,15 @@ Gradients, optimizers, checkpoints and messages all use these names, and no clas
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import jax
 from flax import nnx
 
 from dispatcher.errors import ModelStateError
+from dispatcher.runtime.flax_roles import LinenModules, roles_of
+from dispatcher.runtime.roles import Role
 from dispatcher.runtime.sharding import shape
 
 M = TypeVar("M", bound=nnx.Module)
@@ -24,14 +26,25 @@ TRANSIENT: Final = (nnx.Cache, nnx.Intermediate)
 class AbstractModel:
     """A model without its arrays: a graphdef and abstract variables, from which `merge` makes it again.
 
-    `variables` maps names to paths and abstract variables; arrays that are in no nnx.Variable are among them.
+    `variables` maps names to paths and abstract variables; arrays that are in no nnx.Variable are among them. `roles`
+    say what the variables are.
     """
 
     graphdef: nnx.GraphDef[Any]
     variables: Mapping[str, tuple[tuple[Any, ...], Any]]
+    roles: Mapping[str, Role] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: nnx.Module) -> AbstractModel:
+    def made_by(cls, make_model: Callable[[], nnx.Module]) -> AbstractModel:
+        """The model that `make_model` returns; nothing is computed."""
+        linen = LinenModules()
+        with linen.watching():
+            model = eval_shape(make_model)
+        return cls.of(model, linen)
+
+    @classmethod
+    def of(cls, model: nnx.Module, linen: LinenModules | None = None) -> AbstractModel:
+        """The form of a model. `linen` has seen how its modules of Linen were initialized."""
         _refuse_tracers(model)
         # Caches and intermediates are no state of a model: they belong to one pass, or to one generation.
         nnx.pop(model, TRANSIENT)
@@ -42,7 +55,7 @@ class AbstractModel:
             names = [name_of(path) for path, _ in flat]
             twice = sorted(name for name in found if names.count(name) > 1)
             raise ModelStateError([f"{name}: the name of several variables: use no / in keys" for name in twice])
-        return cls(graphdef, found)
+        return cls(graphdef, found, roles_of(model, found, linen or LinenModules()))
 
     def names(self, chosen: nnx.filterlib.Filter = nnx.Variable) -> list[str]:
         """The names of all variables that an nnx filter chooses, in order."""

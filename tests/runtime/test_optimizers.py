@@ -10,17 +10,23 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
+from dispatcher.runtime.roles import Kind, Role
 
 PARAMETERS = {
     "embedding/embedding": np.full((3, 4), 2.0, np.float32),
     "layer/kernel": np.full((4, 4), 2.0, np.float32),
     "norm/scale": np.full(4, 2.0, np.float32),
 }
+ROLES = {
+    "embedding/embedding": Role(Kind.EMBEDDING),
+    "layer/kernel": Role(Kind.KERNEL, (0,), (1,)),
+    "norm/scale": Role(Kind.SCALE),
+}
 
 
 def steps(config, gradients, rate=0.1):
     """The parameters after one update with each of `gradients`."""
-    optimizer = make_optimizer(config, optax.constant_schedule(rate))
+    optimizer = make_optimizer(config, optax.constant_schedule(rate), ROLES)
 
     @jax.jit
     def update(gradient, state, parameters):
@@ -90,6 +96,51 @@ def test_muons_matrices_decay():
     still = {name: np.zeros_like(array) for name, array in PARAMETERS.items()}
     found = steps(OptimizerConfig(kind="muon", weight_decay=0.5, max_grad_norm=None), [still])
     assert found["layer/kernel"] == pytest.approx(2.0 * (1 - 0.1 * 0.5))
+
+
+def test_stacked_and_split_kernels_are_the_matrices_that_they_are_made_of() -> None:
+    config = OptimizerConfig(kind="muon", weight_decay=0.5, max_grad_norm=None)
+    gradient = np.asarray(jax.random.normal(jax.random.key(0), (3, 8, 2, 4)))
+    names = [f"query/{layer}" for layer in range(3)]
+
+    def update(parameters, roles, gradients):
+        optimizer = make_optimizer(config, optax.constant_schedule(0.1), roles)
+        changes, _ = jax.jit(optimizer.update)(gradients, optimizer.init(parameters), parameters)
+        return changes
+
+    stacked = update({"query": np.ones_like(gradient)}, {"query": Role(Kind.KERNEL, (1,), (2, 3))}, {"query": gradient})
+    apart = update(
+        dict.fromkeys(names, np.ones((8, 8), np.float32)),
+        dict.fromkeys(names, Role(Kind.KERNEL, (0,), (1,))),
+        {name: gradient[layer].reshape(8, 8) for layer, name in enumerate(names)},
+    )
+    for layer, name in enumerate(names):
+        np.testing.assert_allclose(stacked["query"][layer].reshape(8, 8), apart[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "role", "text"),
+    [
+        ("adamw", Role(Kind.KERNEL, (0,), (1,)), "adamw, decays"),
+        ("adamw", Role(Kind.KERNEL), "adamw, decays"),
+        ("adamw", Role(Kind.EMBEDDING), "adamw, decays"),
+        ("adamw", Role(Kind.BIAS), "adamw"),
+        ("adamw", Role(Kind.SCALE), "adamw"),
+        ("adamw", Role(Kind.UNKNOWN), "adamw"),
+        ("muon", Role(Kind.KERNEL, (0,), (1,)), "muon, decays"),
+        ("muon", Role(Kind.KERNEL), "adamw"),
+        ("muon", Role(Kind.EMBEDDING), "adamw"),
+        ("muon", Role(Kind.UNKNOWN), "adamw"),
+    ],
+)
+def test_the_text_about_a_role_is_what_its_parameter_sees(kind: str, role: Role, text: str) -> None:
+    config = OptimizerConfig(kind=kind, weight_decay=0.5, max_grad_norm=None)  # type: ignore[arg-type]
+    assert config.update_text(role) == text
+    parameters = {"one": np.ones((2, 2), np.float32)}
+    optimizer = make_optimizer(config, optax.constant_schedule(0.1), {"one": role})
+    still = {"one": np.zeros((2, 2), np.float32)}
+    changes, _ = optimizer.update(still, optimizer.init(parameters), parameters)
+    np.testing.assert_allclose(changes["one"], -0.05 if "decays" in text else 0.0, atol=1e-7)
 
 
 def test_numbers_that_no_optimizer_can_use_are_told_at_once() -> None:

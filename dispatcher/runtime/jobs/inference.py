@@ -21,7 +21,7 @@ from dispatcher.runtime.encoding import Chat, Encoding, encoded
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.inference_config import InferenceConfig, TrainedWith, mesh_sizes, rows_at_once
 from dispatcher.runtime.jobs.model_job import ModelJob
-from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape, evaluating
+from dispatcher.runtime.parameters import AbstractModel, Arrays, evaluating
 from dispatcher.runtime.rollout import Decoder, Prompts, Recomputing, pad_left, rollout
 from dispatcher.runtime.training import data
 from dispatcher.runtime.training.config import SEEDS
@@ -155,7 +155,7 @@ class InferenceJob(ModelJob[C, M], Generic[C, M]):
             mesh = make_mesh(self.topology, sizes, where="inference.mesh")
             placement = Placement(mesh, rules, fsdp=self.inference.fsdp)
             with tracing(mesh, rules):
-                model = AbstractModel.of(eval_shape(lambda: self.make_model(nnx.Rngs(0))))
+                model = AbstractModel.made_by(lambda: self.make_model(nnx.Rngs(0)))
             self._setup = InferenceSetup(placement, model, self._trained_with.precision)
         return self._setup
 

@@ -206,18 +206,31 @@ class PlacedArrays:
     dtype: str
     spec: str
     bytes_per_device: int
+    texts: tuple[str, ...]
+
+    @property
+    def shown_name(self) -> str:
+        return self.name + (f" x{self.count}" if self.count > 1 else "")
 
 
-def placed(arrays: Mapping[str, Any]) -> list[PlacedArrays]:
-    """The lines of the table, for arrays or abstract arrays with shardings."""
+def placed(arrays: Mapping[str, Any], texts: Mapping[str, tuple[str, ...]] | None = None) -> list[PlacedArrays]:
+    """The lines of the table, for arrays or abstract arrays with shardings; `texts` are what it says of each beside."""
     groups: dict[tuple[Any, ...], int] = {}
     for name, array in arrays.items():
         pattern = "/".join("*" if part.isdigit() else part for part in name.split("/"))
-        key = (pattern, tuple(array.shape), str(array.dtype), _spec_text(array.sharding), _bytes_per_device(array))
+        beside = texts[name] if texts is not None else ()
+        key = (
+            pattern,
+            tuple(array.shape),
+            str(array.dtype),
+            _spec_text(array.sharding),
+            _bytes_per_device(array),
+            beside,
+        )
         groups[key] = groups.get(key, 0) + 1
     return [
-        PlacedArrays(name, count, shape, dtype, spec, each * count)
-        for (name, shape, dtype, spec, each), count in groups.items()
+        PlacedArrays(name, count, shape, dtype, spec, each * count, beside)
+        for (name, shape, dtype, spec, each, beside), count in groups.items()
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ from jax.sharding import Mesh
 from tabulate import tabulate
 
 from dispatcher.errors import ConfigError
-from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, Arrays, eval_shape
+from dispatcher.runtime.optimizers import OptimizerConfig
+from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, Arrays
+from dispatcher.runtime.roles import Kind
 from dispatcher.runtime.training.averages import batch_moments
 from dispatcher.runtime.training.compiled import CompiledTraining, StateLayout
 from dispatcher.runtime.training.config import Microbatching
@@ -46,7 +49,8 @@ def _layout(trainer: Trainer[Any, Any], placement: Placement) -> StateLayout:
         return made
 
     with tracing(placement.mesh, placement.rules):
-        model = AbstractModel.of(eval_shape(make_model))
+        model = AbstractModel.made_by(make_model)
+    trainer.hold_roles(model.roles)
     return StateLayout(
         make_model,
         model,
@@ -59,7 +63,10 @@ def _layout(trainer: Trainer[Any, Any], placement: Placement) -> StateLayout:
 
 @dataclass(frozen=True)
 class Setup:
-    """The parts of a training that its hooks and its configuration decide; none of them holds an array."""
+    """The parts of a training that its hooks and its configuration decide; none of them holds an array.
+
+    `optimizer` are the settings of the default optimizer, None where it is replaced.
+    """
 
     mesh: Mesh
     placement: Placement
@@ -67,6 +74,7 @@ class Setup:
     updater: Updater
     compiled: CompiledTraining
     microbatching: Microbatching
+    optimizer: OptimizerConfig | None
 
     @classmethod
     def of(cls, trainer: Trainer[Any, Any], mesh: Mesh, microbatching: Microbatching) -> Setup:
@@ -93,7 +101,7 @@ class Setup:
             precision=training.precision,
             stops=training.not_finite == "stop",
         )
-        return cls(mesh, placement, layout, updater, compiled, microbatching)
+        return cls(mesh, placement, layout, updater, compiled, microbatching, trainer.known_optimizer())
 
     def held(self) -> dict[str, Any]:
         """Type and shape of what a device holds of each array of the state, by name, and the mesh."""
@@ -105,27 +113,55 @@ class Setup:
         return {"mesh": dict(self.mesh.shape), "arrays": arrays}
 
     def table(self, *, trains: bool = True) -> str:
-        """The arrays of the model: name, shape, type, partition spec, bytes on each device; for a training those that
-        are not trained apart, and the bytes of the optimizer's state."""
+        """The arrays of the model: name, shape, type, partition spec, bytes on each device; for a training with their
+        roles, and how the default optimizer updates them, those that are not trained apart, and the bytes of the
+        optimizer's state."""
         state = self.layout.abstract
+        headers = ["array", "shape", "type", "sharded over", "bytes per device"]
         if trains:
-            others = _rows(state.variables)
-            rows = _rows(state.params) + ([["not trained:"], *others] if others else [])
+            headers[3:3] = ["role"] if self.optimizer is None else ["role", "updated by"]
+            texts = self._texts(state.params)
+            rows = _rows(state.params, texts)
+            others = _rows(state.variables, dict.fromkeys(state.variables, ("",) * (len(headers) - 5)))
+            rows += [["not trained:"], *others] if others else []
             optimizer = {
                 f"optimizer{jax.tree_util.keystr(path, simple=True, separator='/')}": leaf
                 for path, leaf in jax.tree_util.tree_leaves_with_path(state.opt_state)
             }
-            rows.append(["optimizer", "", "", "", f"{sum(line.bytes_per_device for line in placed(optimizer)):,}"])
+            total = sum(line.bytes_per_device for line in placed(optimizer))
+            rows.append(["optimizer", *[""] * (len(headers) - 2), f"{total:,}"])
         else:
             rows = _rows(state.model)
-        headers = ["array", "shape", "type", "sharded over", "bytes per device"]
-        return tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 4 + ("right",))
+        colalign = ("left",) * (len(headers) - 1) + ("right",)
+        return tabulate(rows, headers=headers, disable_numparse=True, colalign=colalign)
+
+    def unknown_roles(self) -> str | None:
+        """Which parameters the default optimizer treats as of unknown role; None: it does so with none of them."""
+        roles = self.layout.model.roles
+        unknown = {
+            name: array for name, array in self.layout.abstract.params.items() if roles[name].kind is Kind.UNKNOWN
+        }
+        if not unknown or self.optimizer is None or not self.optimizer.depends_on_roles:
+            return None
+        names = ", ".join(line.shown_name for line in placed(unknown))
+        return (
+            f"{names}: of unknown role, so updated by AdamW without weight decay; state the role to change that: "
+            'nnx.Param(value, role="kernel"), or "embedding", "scale", "bias" (docs/trainer.md#roles)'
+        )
+
+    def _texts(self, params: Arrays) -> dict[str, tuple[str, ...]]:
+        """What the table says of each parameter: its role, and how it is updated."""
+        found = {}
+        for name, array in params.items():
+            role = self.layout.model.roles[name]
+            updated = () if self.optimizer is None else (self.optimizer.update_text(role),)
+            found[name] = (role.text(array.shape), *updated)
+        return found
 
 
-def _rows(arrays: Arrays) -> list[list[Any]]:
+def _rows(arrays: Arrays, texts: Mapping[str, tuple[str, ...]] | None = None) -> list[list[Any]]:
     """The rows of the table for arrays of the model."""
     return [
-        [line.name + (f" x{line.count}" if line.count > 1 else ""), list(line.shape), line.dtype, line.spec,
-         f"{line.bytes_per_device:,}"]
-        for line in placed(arrays)
-    ]  # fmt: skip
+        [line.shown_name, list(line.shape), line.dtype, *line.texts, line.spec, f"{line.bytes_per_device:,}"]
+        for line in placed(arrays, texts)
+    ]

@@ -25,7 +25,8 @@ from dispatcher.runtime.jobs.model_job import ModelJob
 from dispatcher.runtime.jobs.saved_config import check_fields
 from dispatcher.runtime.metrics import MetricsLog
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
-from dispatcher.runtime.parameters import AbstractModel, Arrays, eval_shape
+from dispatcher.runtime.parameters import AbstractModel, Arrays
+from dispatcher.runtime.roles import Role
 from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
 from dispatcher.runtime.sharding import put, shape
 from dispatcher.runtime.training import divergence, surroundings
@@ -121,6 +122,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         self._setup: Setup | None = None
         self._evaluator: Evaluator | None = None
         self._found_batch_size: FoundBatchSize | None = None
+        self._roles: Mapping[str, Role] | None = None
 
     # What a user writes or replaces.
 
@@ -169,7 +171,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             raise ConfigError(
                 f"schedule() is {schedule!r}: expected a function of the step: optax.constant_schedule(...)"
             )
-        return make_optimizer(self._optimization[0], schedule)
+        return make_optimizer(self._optimization[0], schedule, self.roles)
 
     def init_optimizer(self, params: Arrays) -> Any:
         """The optimizer's first state; replaced by a `step` that does not use `optimizer`, or uses several. Traced."""
@@ -281,7 +283,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             model = setup.layout.model
         else:
             with tracing(setup.mesh, setup.placement.rules):
-                model = AbstractModel.of(eval_shape(lambda: like(nnx.Rngs(self.training.seed))))
+                model = AbstractModel.made_by(lambda: like(nnx.Rngs(self.training.seed)))
         target = kept_arrays(model, setup.placement, self.training.precision)
         arrays, restored = load_arrays(self, rel_path, target, averaged=False)
         if like is None:
@@ -311,6 +313,9 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             _log.info("%s: %s\n%s", self.spec.name, dict(mesh.shape), setup.table(trains=trains))
             if found := adapters.report(setup.layout.model):
                 _log.info("%s: adapters\n%s", self.spec.name, found)
+            unknown = setup.unknown_roles() if trains else None
+            if unknown is not None:
+                _log.warning("%s: %s", self.spec.name, unknown)
             if trains:
                 surroundings.tell_inexact(self.spec.hardware.platform)
 
@@ -362,6 +367,14 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         self.prepare()
         assert self._evaluator is not None, "prepare makes it"
         return self._evaluator
+
+    @property
+    def roles(self) -> Mapping[str, Role]:
+        """What each of the model's variables is, by name: a kernel, a bias, a scale, an embedding, or unknown."""
+        if self._roles is None:
+            self.prepare()
+            assert self._roles is not None, "prepare makes it"
+        return self._roles
 
     @property
     def live_state(self) -> State:
@@ -422,9 +435,18 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         one = 0 if steps == 1 else 1
         return self.flops(jax.tree.map(lambda array: shape(array.shape[one:], array.dtype), batch))
 
+    def hold_roles(self, roles: Mapping[str, Role]) -> None:
+        """Keep the roles of the model's variables, for `optimizer`."""
+        self._roles = roles
+
     def known_schedule(self) -> optax.Schedule | None:
         """The schedule of `optimizer`; None where that is replaced."""
         return self.schedule() if type(self).optimizer is Trainer.optimizer else None
+
+    def known_optimizer(self) -> OptimizerConfig | None:
+        """The settings of `optimizer`; None where it or its state is replaced."""
+        replaced = type(self).optimizer, type(self).init_optimizer
+        return self._optimization[0] if replaced == (Trainer.optimizer, Trainer.init_optimizer) else None
 
     def save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None:
         """Begin to save everything that the next step depends on; a checkpoint with a `name` is not resumable.

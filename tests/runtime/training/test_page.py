@@ -28,9 +28,9 @@ pytestmark = pytest.mark.demo
 PAGE = (Path(__file__).parents[3] / "docs" / "trainer.md").read_text(encoding="utf-8")
 # What the loop, the search for a batch size and InferenceJob use of a trainer: nothing that a job replaces or calls.
 INTERNAL = {
-    "axis_rules", "calibrate", "config_classes", "configuration_in_force", "done", "hold_model", "known_schedule",
-    "last_saved", "prepare", "prepare_on", "probe_batch_size", "reads_each_step", "run_block", "save_state",
-    "step_flops", "uses_best",
+    "axis_rules", "calibrate", "config_classes", "configuration_in_force", "done", "hold_model", "hold_roles",
+    "known_optimizer", "known_schedule", "last_saved", "prepare", "prepare_on", "probe_batch_size", "reads_each_step",
+    "run_block", "save_state", "step_flops", "uses_best",
 }  # fmt: skip
 
 

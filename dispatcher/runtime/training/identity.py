@@ -1,8 +1,9 @@
 """Which data a training used: an identity that is saved with each checkpoint and compared when the training resumes.
 
-A source says itself what it is, by a method `identity()`, or its identity is taken: the number of rows, digests of
-sampled rows as they arrive on the devices, and path, size and time of the files that it has memory-mapped. The digests
-decide. A file that was moved, copied or written again with the same rows is the same data, which the log says; rows
+A source says itself what it is, by a method `identity()`, or its identity is taken: the number of rows, a sample of
+them as they arrive on the devices, and path, size and time of the files that it has memory-mapped. The rows decide. A
+file that was moved, copied or written again with the same rows is the same data, which the log says; so are numbers
+that differ by rounding, because data that a program computes have other last digits on another kind of processor. Rows
 that have changed or stand in another order are other data.
 """
 
@@ -12,13 +13,16 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any, Final
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,7 +34,10 @@ from dispatcher.runtime.training.data import Arrays, Source, Streamed, read_batc
 _SAMPLED: Final = 32
 # Of arrays, which run none, more: all of them up to this size.
 _ARRAYS_BYTES: Final = 64 * 2**20
-_AT_ONCE: Final = 4096
+_MOST_AT_ONCE: Final = 4096
+_BYTES_AT_ONCE: Final = 16 * 2**20
+# By so much of their norm arrays differ that were computed on two kinds of processors, and other arrays by more.
+_ROUNDING: Final = 1e-5
 
 # The words that name what the hook `data` returned.
 DATA: Final = "data()"
@@ -59,7 +66,7 @@ def identity_of(data: Any) -> Identity:
         return found
     found["rows"] = len(source)
     if "identity" not in found:
-        found["digests"] = _digests(source)
+        found["samples"] = _samples(source)
         found["files"] = _stamps(source)
     return found
 
@@ -120,7 +127,7 @@ class Origin:
 def tell_unknown(now: Mapping[str, Identity]) -> None:
     """Log which data a resume will not be able to compare."""
     for name, identity in now.items():
-        if not identity.get("digests") and "identity" not in identity:
+        if not identity.get("samples") and "identity" not in identity:
             why = "it is a stream" if identity["kind"] == STREAMED else "its rows differ each time they are read"
             _log.info("%s has no identity(), and %s: a resume cannot tell whether it is the same data", name, why)
 
@@ -135,14 +142,20 @@ def _compare(name: str, then: Identity, now: Identity, found: Comparison) -> Non
             before, after = shown(then["identity"]), shown(now["identity"])
             found.different[name] = f"{name}: its identity() was {before} then, is {after} now"
         return
-    common = sorted(set(then.get("digests") or {}) & set(now.get("digests") or {}), key=int)
+    common = sorted(set(then.get("samples") or {}) & set(now.get("samples") or {}), key=int)
     if not common:
         found.unknown.append(name)
-    elif any(then["digests"][count] != now["digests"][count] for count in common):
+        return
+    verdicts = {_same_rows(then["samples"][count], now["samples"][count]) for count in common}
+    compared = f"{int(common[-1]):,} of {now['rows']:,} rows were compared"
+    if _Same.NOT in verdicts:
         found.different[name] = f"{name}: other values, or another order, in the same number of rows ({now['rows']:,})"
-    else:
-        same = f"the {int(common[-1]):,} of {now['rows']:,} rows that are compared are the same"
-        found.told += [f"{name}: {line}; {same}" for line in _changed_files(then.get("files"), now.get("files"))]
+        return
+    if _Same.ROUNDED in verdicts:
+        found.told.append(f"{name}: values differ in their last digits, as another processor computes them; {compared}")
+    found.told += [
+        f"{name}: {line}; {compared} and are the same" for line in _changed_files(then.get("files"), now.get("files"))
+    ]
 
 
 def _changed_files(then: Any, now: Any) -> Iterator[str]:
@@ -159,36 +172,77 @@ def _size_and_time(stamp: Any) -> str:
     return f"{stamp['bytes']:,} bytes of {stamp['modified']}"
 
 
-def _digests(source: Any) -> dict[str, str]:
-    """Digests of sampled rows, by how many; none for a source whose rows differ each time they are read."""
+def _samples(source: Any) -> dict[str, Any]:
+    """Samples of the rows, by how many they are of; none for a source whose rows differ each time they are read."""
     length = len(source)
+    row = sum(array.nbytes for array in jax.tree.leaves(read_batch(source, np.zeros(1, np.int64))))
+    at_once = max(1, min(_MOST_AT_ONCE, _BYTES_AT_ONCE // max(1, row)))
     counts = {min(length, _SAMPLED)}
     if isinstance(source, (Arrays, np.ndarray)):
-        row = sum(array.nbytes for array in jax.tree.leaves(read_batch(source, np.zeros(1, np.int64))))
         counts.add(min(length, max(_SAMPLED, _ARRAYS_BYTES // max(1, row))))
-    elif _digest(source, _spread(length, 1)) != _digest(source, _spread(length, 1)):
+    elif _sample(source, 1, at_once) != _sample(source, 1, at_once):
         return {}
-    return {str(count): _digest(source, _spread(length, count)) for count in sorted(counts)}
+    return {str(count): _sample(source, count, at_once) for count in sorted(counts)}
 
 
-def _spread(length: int, count: int) -> list[int]:
-    """The places of `count` of so many rows, spread evenly, the first and the last among them."""
-    return [place * (length - 1) // max(1, count - 1) for place in range(count)]
+def _sample(source: Any, count: int, at_once: int) -> dict[str, Any]:
+    """What tells `count` rows from others, spread evenly, the first and the last among them.
 
-
-def _digest(source: Any, places: Sequence[int]) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    for start in range(0, len(places), _AT_ONCE):
-        batch = read_batch(source, np.array(places[start : start + _AT_ONCE], np.int64))
+    `exact` is a digest of all; `whole` one of what cannot be rounded: names, types and shapes of arrays, whole numbers,
+    and where numbers are not finite. `sums` has for each other array its norm, and a sum with weights by position.
+    """
+    places = np.array([place * (len(source) - 1) // max(1, count - 1) for place in range(count)], np.int64)
+    exact, whole = (hashlib.blake2b(digest_size=16) for _ in range(2))
+    sums: dict[str, list[float]] = {}
+    for number, start in enumerate(range(0, count, at_once), start=1):
+        batch = read_batch(source, places[start : start + at_once])
         for path, array in jax.tree_util.tree_leaves_with_path(batch):
-            found.update(f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}\n".encode())
-            found.update(_bytes(array))
-    return found.hexdigest()
+            name = jax.tree_util.keystr(path)
+            heading = f"{name} {array.dtype} {array.shape}\n".encode()
+            exact.update(heading + _bytes(array))
+            if not jnp.issubdtype(array.dtype, jnp.inexact):
+                whole.update(heading + _bytes(array))
+                continue
+            parts = np.stack([array.real, array.imag]) if np.iscomplexobj(array) else array
+            finite = np.isfinite(parts)
+            # Of NaNs there are many.
+            others = np.nan_to_num(parts[~finite].astype(np.float32), nan=2, posinf=1, neginf=-1)
+            whole.update(heading + _bytes(finite) + _bytes(others))
+            squares, weighted = _sums(np.where(finite, parts, 0))
+            before = sums.get(name, [0.0, 0.0])
+            sums[name] = [before[0] + squares, before[1] + weighted * math.cos(number)]
+    norms = {name: [math.sqrt(squares), weighted] for name, (squares, weighted) in sums.items()}
+    return {"exact": exact.hexdigest(), "whole": whole.hexdigest(), "sums": norms}
 
 
-def _bytes(array: NDArray[Any]) -> Any:
-    # Not every type of a device has a buffer.
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+def _sums(array: NDArray[Any]) -> tuple[float, float]:
+    """The sum of squares, and a sum in which each place has a weight of its own."""
+    flat = array.astype(np.float64).reshape(-1)
+    return float(flat @ flat), float(flat @ np.cos(np.arange(1, len(flat) + 1) * 2.0))
+
+
+class _Same(Enum):
+    """Whether two samples are of equal rows."""
+
+    EXACTLY = 1
+    ROUNDED = 2
+    NOT = 3
+
+
+def _same_rows(then: Mapping[str, Any], now: Mapping[str, Any]) -> _Same:
+    if then["exact"] == now["exact"]:
+        return _Same.EXACTLY
+    if then["whole"] != now["whole"] or then["sums"].keys() != now["sums"].keys():
+        return _Same.NOT
+    for name, (norm, weighted) in then["sums"].items():
+        other_norm, other_weighted = now["sums"][name]
+        if max(abs(norm - other_norm), abs(weighted - other_weighted)) > _ROUNDING * max(norm, other_norm):
+            return _Same.NOT
+    return _Same.ROUNDED
+
+
+def _bytes(array: NDArray[Any]) -> bytes:
+    return np.ascontiguousarray(array).tobytes()
 
 
 def _mapped_files(source: Any) -> list[str]:

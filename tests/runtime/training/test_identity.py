@@ -21,7 +21,7 @@ from dispatcher.runtime.command_line import main
 from dispatcher.runtime.language.tokens import TokenWindows
 from dispatcher.runtime.launching import accept_changes, entry_job
 from dispatcher.runtime.training.data import Arrays, Streamed
-from dispatcher.runtime.training.identity import Origin, identity_of
+from dispatcher.runtime.training.identity import Origin, _Same, _same_rows, _sample, identity_of
 from dispatcher.runtime.training.trainer import Trainer
 
 pytestmark = pytest.mark.demo
@@ -129,16 +129,36 @@ def test_the_rows_decide_not_the_file(tmp_path: Path, caplog: pytest.LogCaptureF
     trained(tmp_path, cls=mapped(file), steps=3)
     size = f"{file.stat().st_size:,}"
     assert f"data(): {file} was written since ({size} bytes of 20" in caplog.text
-    assert f"then, {size} bytes of 2001-09-09T01:46:40.000Z now); the 64 of 64 rows" in caplog.text
+    assert (
+        f"then, {size} bytes of 2001-09-09T01:46:40.000Z now); 64 of 64 rows were compared and are the same"
+        in caplog.text
+    )
     np.save(copy, rows)
     trained(tmp_path, cls=mapped(copy), steps=4)
     assert (
-        f"data(): read from {file} then, from {copy} now; the 64 of 64 rows that are compared are the same"
-        in caplog.text
+        f"data(): read from {file} then, from {copy} now; 64 of 64 rows were compared and are the same" in caplog.text
     )
     np.save(copy, rows + 1)
     with pytest.raises(ConfigError, match=OTHER_VALUES):
         trained(tmp_path, cls=mapped(copy), steps=5)
+
+
+def test_rounding_is_told_and_no_other_data(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Data that a program computes have other last digits on another kind of processor."""
+    x = Small.ROWS["x"]
+    given = np.where(np.arange(x.size).reshape(x.shape) % 7 == 0, np.inf, x).astype(np.float32)
+    rounded = np.nextafter(given, np.float32(0), where=np.isfinite(given), out=given.copy())
+    trained(tmp_path, cls=of(Arrays({**Small.ROWS, "spare": given})), steps=2)
+    trained(tmp_path, cls=of(Arrays({**Small.ROWS, "spare": rounded})), steps=3)
+    assert (
+        "data(): values differ in their last digits, as another processor computes them; 64 of 64 rows" in caplog.text
+    )
+    for other in (given * 1.001, np.where(np.isfinite(given), given, np.nan), np.roll(given, 1, axis=1), given[::-1]):
+        with pytest.raises(ConfigError, match=OTHER_VALUES):
+            trained(tmp_path, cls=of(Arrays({**Small.ROWS, "spare": other.astype(np.float32)})), steps=4)
+    numbers = np.ones((64, 2), np.complex64)
+    assert _same_rows(_sample(numbers, 8, 3), _sample(numbers * (1 + 1e-7), 8, 3)) is _Same.ROUNDED
+    assert _same_rows(_sample(numbers, 8, 3), _sample(numbers * (1 + 1e-3j), 8, 3)) is _Same.NOT
 
 
 def test_files_of_tokens(tmp_path: Path) -> None:
@@ -147,9 +167,9 @@ def test_files_of_tokens(tmp_path: Path) -> None:
     found = identity_of(windows)
     assert found["rows"] == 111
     assert list(found["files"]) == [str(tmp_path / "tokens.npy")]
-    assert list(found["digests"]) == ["32"]
+    assert list(found["samples"]) == ["32"]
     other = identity_of(TokenWindows((np.arange(1000) + 1) % 250, 9))
-    assert other["digests"] != found["digests"]
+    assert other["samples"] != found["samples"]
     assert other["files"] == {}
 
 
@@ -317,13 +337,13 @@ def test_a_schedule_in_code_is_compared(tmp_path: Path, caplog: pytest.LogCaptur
 
 def test_what_is_compared_of_large_data() -> None:
     rows = np.zeros((100_000, 2), np.int64)
-    assert list(identity_of(Arrays({"x": rows}))["digests"]) == ["32", "100000"]
+    assert list(identity_of(Arrays({"x": rows}))["samples"]) == ["32", "100000"]
     wide = np.broadcast_to(np.zeros(2**20, np.int8), (100, 2**20))
-    assert list(identity_of(Arrays({"x": wide}))["digests"]) == ["32", "64"]
-    assert list(identity_of([{"y": number} for number in range(100)])["digests"]) == ["32"]
-    assert list(identity_of([{"y": 1}])["digests"]) == ["1"]
+    assert list(identity_of(Arrays({"x": wide}))["samples"]) == ["32", "64"]
+    assert list(identity_of([{"y": number} for number in range(100)])["samples"]) == ["32"]
+    assert list(identity_of([{"y": 1}])["samples"]) == ["1"]
     kinds = {"half": np.ones((3, 2), jnp.bfloat16), "small": np.ones(3, jnp.int4), "yes": np.ones(3, bool)}
-    assert list(identity_of(Arrays(kinds))["digests"]) == ["3"]
+    assert list(identity_of(Arrays(kinds))["samples"]) == ["3"]
 
 
 def test_evaluations_that_come_and_go_are_told() -> None:

@@ -85,7 +85,7 @@ run() {
     directory=$1
     DISPATCHER_ATTEMPT_DIR=$directory setsid bash "$directory/job.sh" &
     wrapper=$!
-    [[ -z $was_told ]] || kill -TERM "$wrapper"
+    [[ -z $was_told ]] || kill -TERM "$wrapper" 2>/dev/null
     while :; do
         interrupted=
         wait "$wrapper"

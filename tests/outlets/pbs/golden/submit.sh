@@ -23,7 +23,7 @@ told=
 interrupted=
 stop() {
     told=$1 interrupted=1
-    [[ -z $wrapper ]] || kill -s "$1" "$wrapper"
+    [[ -z $wrapper ]] || kill -s "$1" "$wrapper" 2>/dev/null
 }
 trap 'stop TERM' TERM
 trap 'stop INT' INT
@@ -92,7 +92,7 @@ run() {
     has_run=1
     env "$@" bash "$directory/job.sh" $(lock_argument "$directory") &
     wrapper=$!
-    [[ -z $told ]] || kill -s "$told" "$wrapper"
+    [[ -z $told ]] || kill -s "$told" "$wrapper" 2>/dev/null
     while :; do
         interrupted=
         wait "$wrapper"

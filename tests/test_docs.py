@@ -84,7 +84,7 @@ NOT_RUN = {
     "docs/pods.md": {"GPUs": 1, "elsewhere": 1},
     # tests/pod/test_shared_gpus.py, tests/beds/test_cgroups.py
     "docs/sharing.md": {"GPUs": 1, "form": 1},
-    "docs/tuning.md": {"installs": 1},
+    "docs/tuning.md": {"installs": 1, "form": 1},
     "docs/usage.md": {"elsewhere": 1},
     # tests/examples/test_week.py
     "docs/week.md": {"elsewhere": 1},

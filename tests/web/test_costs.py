@@ -40,6 +40,11 @@ PATHS = (
     f"jobs/{JOB}",
     "scatter?x=lr&y=test_bpc",
     "compare?where=lang=greek&by=method&metric=loss",
+    "compare?by=lr,lang&metric=loss",
+    "parameters?y=test_bpc",
+    "values?key=lang",
+    "values?text=gree",
+    "values?key=job_id&text=gree",
     "pods",
 )
 

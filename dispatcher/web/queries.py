@@ -16,6 +16,9 @@ from dispatcher.web.columns import Filter, FilterError
 
 _MOST_FILTERS: Final = 20
 _LONGEST: Final = 2_000
+# Of the ids of chosen jobs; the request as a whole has 16 KiB.
+_LONGEST_IDS: Final = 12_000
+_IDS: Final = frozenset({"jobs", "ids"})
 _MOST_KEYS: Final = 5
 _GLOB: Final = re.compile(r"[*?[]")
 
@@ -28,8 +31,9 @@ class Query:
         for name, value in params.multi_items():
             if name not in allowed:
                 raise UsageError(f"unknown parameter {name!r}{nearest(name, allowed)}")
-            if len(value) > _LONGEST:
-                raise UsageError(f"{name}: {len(value)} characters, at most {_LONGEST}")
+            most = _LONGEST_IDS if name in _IDS else _LONGEST
+            if len(value) > most:
+                raise UsageError(f"{name}: {len(value)} characters, at most {most}")
 
     def filter(self) -> Filter:
         """`where=key=value`, `state=`, `methods=` as in `dispatcher status`; `where=WORD` is part of an id, or a glob.

@@ -186,3 +186,10 @@ def test_without_any_job_a_word_finds_none(empty_lab):
     board = Board(empty_lab.root, {})
     board.look()
     assert board.select(Query(QueryParams([("where", "greek")]), "where").filter()) == []
+
+
+def test_as_many_jobs_with_long_ids_can_be_chosen_as_a_page_compares():
+    jobs = [f"muon_w1024_swiglu_lr0.003_warmup2000_cosine_s{n:04}" for n in range(200)]
+    assert Query(QueryParams([("jobs", ",".join(jobs))]), "jobs").words("jobs") == tuple(jobs)
+    with pytest.raises(UsageError, match="at most 12000"):
+        Query(QueryParams([("jobs", "x" * 12_001)]), "jobs")

@@ -156,7 +156,8 @@ def _adapt(layer: Any, rank: int, scale: float, rngs: nnx.Rngs) -> None:
     def make(letters: str, init: Any) -> Any:
         places = iter(lengths)
         shape = [next(places) if letter == "-" else sizes[letter] for letter in _with_stacked(letters, stacked)]
-        return nnx.LoRAParam(init(rngs.params(), tuple(shape), jnp.promote_types(kernel.dtype, jnp.float32)))
+        value = init(rngs.params(), tuple(shape), jnp.promote_types(kernel.dtype, jnp.float32))
+        return nnx.LoRAParam(value, role=geometry.role(letters))
 
     # As for a kernel with these inputs: each place of the axes of batches and stacked layers has a matrix of its own.
     letters = _with_stacked(geometry.a, stacked)
@@ -261,6 +262,12 @@ class _Geometry:
     @property
     def b(self) -> str:
         return self.batch + self.rank + self.outputs
+
+    def role(self, letters: str) -> str:
+        """What A or B is, for its variable's metadata: a kernel, with the axes of inputs and of outputs."""
+        inputs, outputs = (self.contracted, self.rank) if letters == self.a else (self.rank, self.outputs)
+        axes = ("i" if letter in inputs else "o" if letter in outputs else "-" for letter in letters)
+        return f"kernel:{''.join(axes)}"
 
     def lengths(self, layer: Any) -> tuple[int, ...]:
         """The lengths of a single layer's kernel."""

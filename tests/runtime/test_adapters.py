@@ -172,6 +172,7 @@ def test_stacked_layers_have_one_adapter_each() -> None:
     add_adapters(model, 2, rngs=nnx.Rngs(1))
     a = model.layers.lora_a.get_value()
     assert (a.shape, model.layers.lora_b.shape) == ((3, FEATURES, 2), (3, 2, FEATURES))
+    assert (model.layers.lora_a.role, model.layers.lora_b.role) == ("kernel:io", "kernel:io")
     # As wide as those of a single layer, whatever the number of layers.
     bound = np.sqrt(6 / FEATURES)
     assert np.abs(a[0] - a[1]).max() > 0.1 and 0.7 * bound < np.abs(a).max() <= bound

@@ -36,11 +36,11 @@ Checkpoints. `checkpoint` describes its protocol: committed atomically, written 
 superseded attempts. A job adds its key, configuration, random state and position in the data.
 
 Training. `training` has the trainer; its page explains it. `model_state` carries what a step changes of the model
-beside its weights, or raises an error; `parameters` names a model's arrays; `optimizers` and `schedules` are chosen by
-the configuration; `device_types` checks that numbers survive the way to the devices. On a preemption (`preemption`) a
-training saves and exits with 75, and the next attempt resumes from the last checkpoint, bit for bit as if there had
-been no interruption. `metrics` promises the same for metrics.jsonl; `wandb_log` forwards metrics. `language` is one
-user of the trainer: a transformer, its data and its loss.
+beside its weights, or raises an error; `parameters` names a model's arrays, `roles` what they are to an optimizer;
+`optimizers` and `schedules` are chosen by the configuration; `device_types` checks that numbers survive the way to the
+devices. On a preemption (`preemption`) a training saves and exits with 75, and the next attempt resumes from the last
+checkpoint, bit for bit as if there had been no interruption. `metrics` promises the same for metrics.jsonl; `wandb_log`
+forwards metrics. `language` is one user of the trainer: a transformer, its data and its loss.
 
 Batch size. With `per_device_batch_size: -1`, `jobs.batch_size_finder` uses the largest that fits into memory:
 `batch_size` searches by bisection, with one process per probe (`probe`), and caches the result for jobs for which all

@@ -22,6 +22,7 @@ from flax import nnx
 from tabulate import tabulate
 
 from dispatcher.errors import ConfigError, nearest
+from dispatcher.runtime.flax_roles import kernels_of
 from dispatcher.runtime.parameters import AbstractModel, Arrays, arrays_of, name_of
 
 # The names of an adapter's two arrays, beside those of its layer.
@@ -204,13 +205,13 @@ def _with_stacked(letters: str, stacked: Sequence[int]) -> list[str]:
 
 def _stacked_axes(layer: Any) -> tuple[int, ...]:
     """Which axes of a layer's kernel are those of stacked layers, if possible the first."""
-    shape, single = layer.kernel.shape, _Geometry.of(layer).lengths(layer)
-    for stacked in itertools.combinations(range(len(shape)), max(0, len(shape) - len(single))):
-        if tuple(size for axis, size in enumerate(shape) if axis not in stacked) == single:
-            return stacked
-    raise ConfigError(
-        f"a {type(layer).__name__} has a kernel {list(shape)}: expected {list(single)}, or a stack of these"
-    )
+    shape, single = layer.kernel.shape, kernels_of(layer)["kernel"]
+    kept = single.kept_axes(shape)
+    if kept is None:
+        raise ConfigError(
+            f"a {type(layer).__name__} has a kernel {list(shape)}: expected {list(single.lengths)}, or a stack of these"
+        )
+    return tuple(axis for axis in range(len(shape)) if axis not in kept)
 
 
 @dataclass(frozen=True)
@@ -268,14 +269,6 @@ class _Geometry:
         inputs, outputs = (self.contracted, self.rank) if letters == self.a else (self.rank, self.outputs)
         axes = ("i" if letter in inputs else "o" if letter in outputs else "-" for letter in letters)
         return f"kernel:{''.join(axes)}"
-
-    def lengths(self, layer: Any) -> tuple[int, ...]:
-        """The lengths of a single layer's kernel."""
-        if isinstance(layer, nnx.Einsum):
-            return tuple(layer.kernel_shape)
-        if isinstance(layer, nnx.Linear):
-            return layer.in_features, layer.out_features
-        return (*layer.batch_axis.values(), *layer.in_features, *layer.out_features)
 
     def low_rank(self, inputs: Any, a: Any, b: Any, *, precision: Any) -> Any:
         """(inputs A) B."""

@@ -55,11 +55,11 @@ def _role(owner: nnx.Module, path: Path, variable: Any, linen: LinenModules) -> 
     if isinstance(owner, nnx.bridge.ToNNX):
         kernel = linen.kernel(type(owner.to_nnx__module), path, shape)
     else:
-        kernel = _kernels(owner).get(path[-1]) if len(path) == 1 else None
+        kernel = kernels_of(owner).get(path[-1]) if len(path) == 1 else None
     return named(str(path[-1]), shape) if kernel is None else kernel.role(shape)
 
 
-def _kernels(module: nnx.Module) -> Mapping[str, Kernel]:
+def kernels_of(module: nnx.Module) -> Mapping[str, Kernel]:
     """The kernels that a module of Flax has, by the names of its attributes."""
     for cls in type(module).__mro__:
         if cls in _KERNELS:

@@ -147,7 +147,8 @@ def test_the_table_of_arrays_is_logged(found: dict[str, Any]) -> None:
     lines = found["mixed"]["table"].splitlines()
     assert "{'data': 2, 'fsdp': 2, 'tensor': 2}" in lines[0]
     cells = next(line.split() for line in lines if line.startswith("up/kernel"))
-    assert cells == ["up/kernel", "[512,", "2304]", "float32", "fsdp,", "tensor", f"{512 * 2304:,}"]
+    role = ["kernel", "512", "->", "2304"]
+    assert cells == ["up/kernel", "[512,", "2304]", "float32", *role, "fsdp,", "tensor", f"{512 * 2304:,}"]
     assert any(line.startswith("optimizer") for line in lines)
 
 

@@ -59,10 +59,11 @@ def step_error(
     return FloatingPointError(f"{what} at step {step} of {steps}: try a {lower}{data}.{which} {_last_good(saved)}")
 
 
-def start_error(faults: Sequence[str]) -> FloatingPointError:
-    """The error of a new state that could not be saved; `faults` from CompiledTraining.nonfinite_arrays."""
+def start_error(faults: Sequence[str], when: str) -> FloatingPointError:
+    """The error of a state that could not be saved although nothing has diverged; `when`, such as `after step 1`;
+    `faults` from CompiledTraining.nonfinite_arrays."""
     return FloatingPointError(
-        f"not finite before the first step: {_some(faults)}. Such a state is never saved: give these arrays numbers, "
+        f"not finite {when}: {_some(faults)}. Such a state is never saved: give these arrays numbers, "
         "and mark what the training has not seen yet by a count or a mask in place of NaN"
     )
 

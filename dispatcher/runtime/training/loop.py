@@ -50,6 +50,7 @@ class Loop:
         self._unlogged: tuple[int, Block] | None = None
         self._reads_each_step = trainer.reads_each_step
         self._profiling = False
+        self._checked = False
         self._flops: float | None = None
 
     def run(self) -> None:
@@ -83,6 +84,8 @@ class Loop:
         if self._unlogged is not None:
             self._write_metrics(self._unlogged[0], self._read(*self._unlogged))
             self._unlogged = None
+        if not self._checked:
+            self._check_variables(end, block)
         # Only now: what was read above are the speeds of the blocks before.
         self._watch.counted(end - first)
         self._after_block(end, block, action)
@@ -152,6 +155,15 @@ class Loop:
         if self._log is not None:
             self._log.log(step, metrics)
             self._log.progress(step, self._training.steps)
+
+    def _check_variables(self, end: int, block: Block) -> None:
+        """FloatingPointError when the model's variables are NaN after the first block: the first save may be far."""
+        self._checked = True
+        self._check(end, block)
+        state = self._trainer.live_state
+        faults = [name for name in self._trainer.setup.compiled.nonfinite_arrays(state) if name in state.variables]
+        if faults:
+            raise divergence.start_error(faults, f"after step {end}")
 
     def _check(self, end: int, block: Block) -> None:
         """Wait until a block has ended; FloatingPointError when it has diverged."""

@@ -326,7 +326,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             self.state = self.fresh_state()
             faults = self.setup.compiled.nonfinite_arrays(self.state)
             if faults:
-                raise divergence.start_error(faults)
+                raise divergence.start_error(faults, "before the first step")
 
     def fresh_state(self) -> State:
         """The state at step 0."""

@@ -248,6 +248,24 @@ def test_a_variable_that_is_nan_is_named_before_the_first_step(tmp_path: Path) -
     assert job.steps_done == 0
 
 
+def test_a_variable_that_the_first_step_makes_nan_is_named_then(tmp_path: Path) -> None:
+    class Unseen(Plain):
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            model = super().make_model(rngs)
+            model.mean = nnx.BatchStat(jnp.zeros(2))
+            return model
+
+        def loss(self, model: Any, batch: Any, rngs: nnx.Rngs) -> Any:
+            seen = jnp.asarray([len(batch["x"]), 0])
+            model.mean.set_value(jnp.asarray([1.0, 0.0]) / seen)
+            return super().loss(model, batch, rngs)
+
+    job = made(tmp_path, cls=with_optimizer(Unseen, lambda: optax.sgd(0.1)), steps=100)
+    with pytest.raises(FloatingPointError, match=r"not finite after step 1: mean\."):
+        job()
+    assert job.steps_done == 1
+
+
 def updated_by(returned: Any) -> Any:
     """A training whose step returns that of the state after a default step and its metrics."""
 

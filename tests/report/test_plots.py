@@ -91,7 +91,7 @@ def test_letters_without_a_font_are_told_and_others_have_one(tmp_path, recwarn, 
     """On a host without fonts for Chinese, and with a font that matplotlib does not have."""
     import matplotlib.font_manager as fonts
 
-    own = [one for one in fonts.fontManager.ttflist if one.name.startswith("DejaVu")]
+    own = [one for one in fonts.fontManager.ttflist if one.name.startswith(("DejaVu", "Last Resort"))]
     monkeypatch.setattr(fonts.fontManager, "ttflist", own)
     rows = [{"job_id": "a", "lang": "语言", "loss": 1.0}, {"job_id": "b", "lang": "de", "loss": 2.0}]
     told = []

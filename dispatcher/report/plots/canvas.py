@@ -95,6 +95,9 @@ def _choose_fonts(figure: Any) -> str:
     for entry in sorted(manager.fontManager.ttflist, key=_font_order):
         if not missing:
             break
+        if entry.name.startswith("Last Resort"):
+            # It has a box for every letter.
+            continue
         try:
             letters = fonts.FT2Font(entry.fname).get_charmap()
         except (OSError, RuntimeError):

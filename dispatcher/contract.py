@@ -57,6 +57,7 @@ __all__ = [
     "RUN_RUNNING",
     "SETUP_FILE",
     "SLOT_FILE",
+    "SPEED",
     "STOP_FILE",
     "SUBMISSION_FILE",
     "SUPERSEDED_FILE",
@@ -102,6 +103,8 @@ LOG_FILE: Final = "output.log"
 PROGRESS_FILE: Final = "progress.json"
 # `{"step": 120, "wall_s": 34.5, "loss": 2.31}` a line: runtime/metrics.py writes it, report/metrics.py reads it.
 METRICS_FILE: Final = "metrics.jsonl"
+# Metrics with this prefix say how fast an attempt was: they differ whenever a step is trained again.
+SPEED: Final = "speed/"
 # `{"step": 120}`: the last checkpoint that the attempt committed, from which the next attempt will resume. Those of job
 # classes say where it is as well (checkpoints/reported.py).
 CHECKPOINT_FILE: Final = "checkpoint.json"

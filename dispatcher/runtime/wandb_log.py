@@ -1,8 +1,9 @@
 """Metrics to Weights & Biases, if `training.wandb` is set; only then is `wandb` imported.
 
 All attempts of a job log to the same run: its id is kept in a file beside the job's results. W&B takes no step twice.
-So what an attempt trains again after it was resumed is compared with what the run has: what is equal is not sent again,
-and from the first line that differs (the training was rewound, its code or data has changed) a new run goes on.
+So what an attempt trains again after it was resumed is compared with what the run has. What is equal, speeds aside, is
+not sent again. From the first line that differs (the training was rewound, its code or data has changed), the training
+goes on in a new run.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import math
 import os
 import uuid
 from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.base import files
+from dispatcher.contract import SPEED
 from dispatcher.errors import UsageError
 from dispatcher.runtime.configuration import current_config, to_dict
 from dispatcher.runtime.metrics import json_number
@@ -45,8 +48,9 @@ class WandbLog:
             raise UsageError("training.wandb is set, but wandb is not installed: pip install wandb") from None
         self._spec = spec
         self._id_file = spec.result_path(_ID_FILE)
+        identity = _run_id(self._id_file)
         self._sent = _Sent(spec.result_path(_SENT_FILE))
-        self._run: Any = self._init(_run_id(self._id_file))
+        self._run: Any = self._init(identity)
 
     def __call__(self, step: int, metrics: Mapping[str, float]) -> None:
         line = {name: json_number(value) for name, value in metrics.items()}
@@ -95,25 +99,30 @@ class _Sent:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.last_step = max((step for step, _ in self.lines()), default=-1)
         # Those of steps that may come again.
         self._expected: dict[int, Mapping[str, Any]] | None = None
+        # The next line must not be appended to what a killed process or a power cut has left of one.
+        self.keep_before(math.inf)
 
     def lines(self) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """All complete lines; the last one may be partial if its process was killed."""
+        """All lines before the first that is damaged, which only the last ones can be."""
         try:
-            text = self._path.read_text(encoding="utf-8")
+            text = self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return
         for line in text.split("\n")[:-1]:
-            step, metrics = json.loads(line)
+            try:
+                step, metrics = json.loads(line)
+            except ValueError:
+                return
             yield step, metrics
 
     def has(self, step: int, line: Mapping[str, Any]) -> bool:
-        """Whether the line of this step is this one."""
+        """Whether the line of this step is this one, speeds aside."""
         if self._expected is None:
             self._expected = dict(self.lines())
-        return self._expected.get(step) == line
+        expected = self._expected.get(step)
+        return expected is not None and _without_speeds(expected) == _without_speeds(line)
 
     def append(self, step: int, line: Mapping[str, Any]) -> None:
         self._expected = None
@@ -121,13 +130,17 @@ class _Sent:
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps([step, line], ensure_ascii=False) + "\n")
 
-    def keep_before(self, step: int) -> None:
+    def keep_before(self, step: float) -> None:
         """Remove the lines of this step and of later ones."""
         kept = [(at, line) for at, line in self.lines() if at < step]
         text = "".join(json.dumps([at, line], ensure_ascii=False) + "\n" for at, line in kept)
         files.replace_file(self._path, text.encode())
         self._expected = None
         self.last_step = max((at for at, _ in kept), default=-1)
+
+
+def _without_speeds(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in line.items() if not name.startswith(SPEED)}
 
 
 def _new_id() -> str:

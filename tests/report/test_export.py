@@ -210,13 +210,19 @@ def test_wandb_has_a_run_per_job(lab, tmp_path, capsys, monkeypatch):
     assert export(lab, capsys, *words) == "project p: 0 runs written, 1 unchanged\n"
     assert [path] == list((tmp_path / "wb" / "wandb").glob("offline-run-*/*.wandb"))
     with open(lab.layout.attempt("a", 1).metrics, "a") as file:
-        file.write('{"step": 30, "loss": 1}\n')
+        file.write('{"step": 30, "loss": 1, "speed/step_s": 2}\n')
     assert export(lab, capsys, *words) == "project p: 1 run written, 0 unchanged\n"
     (path,) = (tmp_path / "wb" / "wandb").glob("offline-run-*/*.wandb")
     assert [row["_step"] for row in history(path)] == [1, 20, 30] and identity in path.name
+    # Resumed: the same values at another speed.
+    with open(lab.layout.attempt("a", 1).metrics, "a") as file:
+        file.write('{"step": 30, "loss": 1, "speed/step_s": 3}\n{"step": 40, "loss": 0}\n')
+    assert "1 run written" in export(lab, capsys, *words)
+    (path,) = (tmp_path / "wb" / "wandb").glob("offline-run-*/*.wandb")
+    assert [row["_step"] for row in history(path)] == [1, 20, 30, 40] and identity in path.name
     # Rewound: W&B would not take step 20 again, so this is another run.
     with open(lab.layout.attempt("a", 1).metrics, "a") as file:
-        file.write('{"step": 20, "loss": 7}\n')
+        file.write('{"step": 20, "loss": 7, "speed/step_s": 3}\n')
     assert "1 run written" in export(lab, capsys, *words)
     (path,) = (tmp_path / "wb" / "wandb").glob("offline-run-*/*.wandb")
     assert [(row["_step"], row["loss"]) for row in history(path)] == [(1, 3.0), (20, 7.0)] and identity not in path.name

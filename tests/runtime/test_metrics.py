@@ -214,22 +214,43 @@ def test_weights_and_biases_goes_on_in_the_same_run(tmp_path: Path, said: Callab
 def test_weights_and_biases_gets_a_new_run_where_a_training_was_rewound(
     tmp_path: Path, said: Callable[[], list[Any]]
 ) -> None:
-    """Not where an attempt resumes and trains the same steps again, a NaN among them."""
+    """Not where an attempt resumes and trains the same steps again at another speed, a NaN among them."""
     spec = local(tmp_path, "run", "project")
     values = {1: 0.5, 2: math.nan, 3: 0.25}
-    for resumed, changed in ((0, {}), (1, {}), (1, {3: 9.0, 4: 8.0})):
+    for attempt, (resumed, changed) in enumerate(((0, {}), (1, {}), (1, {3: 9.0, 4: 8.0})), 1):
         sink = WandbLog(spec)
         with MetricsLog(tmp_path / "1", resumed_step=resumed, sinks=(sink,)) as log:
             for step, value in (values | changed).items():
                 if step > resumed:
-                    log.log(step, {"loss": value})
+                    log.log(step, {"loss": value, "speed/step_s": attempt})
         sink.close()
     first, *one, _, second, _, third, _, fourth, two, three, four, five, _ = said()
     assert [step for step, _ in one] == [1, 2, 3], "the second attempt sends nothing that the run has"
     assert first["id"] == second["id"] == third["id"] != fourth["id"]
-    assert [two, four, five] == [[1, {"loss": 0.5}], [3, {"loss": 9.0}], [4, {"loss": 8.0}]]
+    sent = [(step, metrics["loss"], metrics["speed/step_s"]) for step, metrics in (two, four, five)]
+    assert sent == [(1, 0.5, 1), (3, 9.0, 3), (4, 8.0, 3)]
     assert three[0] == 2 and math.isnan(three[1]["loss"])
     assert spec.result_path("wandb_id").read_text() == fourth["id"]
+
+
+@pytest.mark.parametrize("left", ['[2, {"los', "\0\0\0\n", '[2, {"\xc3'])
+def test_weights_and_biases_goes_on_after_a_line_that_a_crash_has_damaged(
+    tmp_path: Path, said: Callable[[], list[Any]], left: str
+) -> None:
+    spec = local(tmp_path, "run", "project")
+    for number, values in enumerate(({1: 0.5}, {2: 0.25}, {2: 0.25, 3: 0.125})):
+        sink = WandbLog(spec)
+        for step, value in values.items():
+            sink(step, {"loss": value})
+        sink.close()
+        if not number:
+            with spec.result_path("wandb_sent.jsonl").open("ab") as file:
+                file.write(left.encode("latin-1"))
+    assert [each for each in said() if isinstance(each, list)] == [
+        [1, {"loss": 0.5}],
+        [2, {"loss": 0.25}],
+        [3, {"loss": 0.125}],
+    ]
 
 
 @pytest.mark.skipif("wandb" in sys.modules, reason="wandb is imported already")

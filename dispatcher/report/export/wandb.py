@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.contract import SPEED
 from dispatcher.errors import UsageError
 from dispatcher.report.export.marks import Mark, read_mark, write_mark
 from dispatcher.report.export.runs import Run
@@ -111,9 +112,9 @@ class WandbExport:
 
 
 def _digest(rows: Iterable[_Row], last_step: int) -> str:
-    """Of the metrics up to a step: times are others where an attempt was resumed."""
+    """Of the metrics up to a step: times and speeds are others where an attempt was resumed."""
     lines = [
-        [step, sorted((name, repr(row[name])) for name in row.keys() - _TIMES)]
+        [step, sorted((name, repr(row[name])) for name in row.keys() - _TIMES if not name.startswith(SPEED))]
         for step, row in rows
         if step <= last_step
     ]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from dispatcher.runtime.training.values import SPEED
+from dispatcher.contract import SPEED
 
 # Dense FLOP/s with bfloat16 inputs of one device, from the vendors' data sheets; by JAX's `device_kind`.
 PEAK_FLOPS: Final[Mapping[str, float]] = {

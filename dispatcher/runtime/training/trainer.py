@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from flax import nnx
 
+from dispatcher.contract import SPEED
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime import adapters, collectives
 from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
@@ -202,7 +203,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
 
     def result(self) -> Row | None:
         """The row of the results table; by default the number of steps and the latest metrics, without speeds."""
-        kept = {name: value for name, value in self.measured.items() if not name.startswith("speed/")}
+        kept = {name: value for name, value in self.measured.items() if not name.startswith(SPEED)}
         if self.best is None or self.BEST is None:
             return {"steps": self.steps_done, **kept}
         return {"steps": self.steps_done, **kept, "best_step": self.best[0], f"best_{self.BEST[0]}": self.best[1]}

@@ -14,14 +14,14 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 
+from dispatcher.contract import SPEED
+
 # The metrics of a default step.
 LOSS: Final = "loss"
 GRAD_NORM: Final = "grad_norm"
 LEARNING_RATE: Final = "lr"
 SKIPPED: Final = "skipped"
 
-# Before the names of measured speeds.
-SPEED: Final = "speed/"
 _TAKEN: Final = (LOSS, GRAD_NORM, LEARNING_RATE, SKIPPED, "step", "wall_s")
 
 # float[rows], a value per row; or two of these: totals and weights. In a batch without padding also float[], a mean.

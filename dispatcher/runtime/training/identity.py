@@ -191,7 +191,7 @@ def _sample(source: Any, count: int, at_once: int) -> dict[str, Any]:
     `exact` is a digest of all; `whole` one of what cannot be rounded: names, types and shapes of arrays, whole numbers,
     and where numbers are not finite. `sums` has for each other array its norm, and a sum with weights by position.
     """
-    places = np.array([place * (len(source) - 1) // max(1, count - 1) for place in range(count)], np.int64)
+    places = _spread(count, len(source))
     exact, whole = (hashlib.blake2b(digest_size=16) for _ in range(2))
     sums: dict[str, list[float]] = {}
     for number, start in enumerate(range(0, count, at_once), start=1):
@@ -213,6 +213,14 @@ def _sample(source: Any, count: int, at_once: int) -> dict[str, Any]:
             sums[name] = [before[0] + squares, before[1] + weighted * math.cos(number)]
     norms = {name: [math.sqrt(squares), weighted] for name, (squares, weighted) in sums.items()}
     return {"exact": exact.hexdigest(), "whole": whole.hexdigest(), "sums": norms}
+
+
+def _spread(count: int, length: int) -> NDArray[np.int64]:
+    """So many of the places from 0 to `length` - 1, evenly, the first and the last among them."""
+    # In two parts, whose products do not overflow. There may be millions: no list of them.
+    each, rest = divmod(length - 1, max(1, count - 1))
+    places = np.arange(count, dtype=np.int64)
+    return places * each + places * rest // max(1, count - 1)
 
 
 def _sums(array: NDArray[Any]) -> tuple[float, float]:

@@ -154,11 +154,14 @@ class AttemptMetrics:
         self.is_there = self.is_whole = False
         self.failure = ""
         self.size = self.version = self._inode = 0
+        self.series: dict[str, Series] = {}
         self._begin_anew()
 
     def _begin_anew(self) -> None:
         self.path, self._parser = metrics_source(self._directory)
-        self.series: dict[str, Series] = {}
+        # One that has begun and logged nothing yet changes nothing.
+        self.version += bool(self.series)
+        self.series = {}
         self.first_step = math.inf
         self._begin: float | None = None
         self.overwritten = 0
@@ -166,7 +169,6 @@ class AttemptMetrics:
         self._head = self._tail = b""
         self._too_long = 0
         self._is_in_long_line = self._lacks_names = False
-        self.version += 1
 
     def read(self, until_s: float) -> None:
         """Read what was added, until that moment of the monotonic clock."""
@@ -242,10 +244,15 @@ class AttemptMetrics:
         path, parser = metrics_source(self._directory)
         try:
             with self._reading.open_file(path, self._directory.parent) as file:
-                first = parser.parse(file.readline(_BLOCK)) or parser.parse(file.readline(_BLOCK))
+                lines = files.read_fd(file.fileno(), 0, _BLOCK).split(b"\n", 2)[:-1]
         except OSError as error:
             return error.errno not in MISSING
-        return not first or bool(first[0]["step"] < step)
+        first = next((found for line in lines if (found := parser.parse(line + b"\n"))), None)
+        if first is None:
+            return True
+        # It has ended, and is not looked at again.
+        self._begin = first[0]["step"]
+        return bool(self._begin < step)
 
     @property
     def is_cut(self) -> bool:

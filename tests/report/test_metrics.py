@@ -197,6 +197,26 @@ def test_what_grows_in_parts_is_as_if_it_were_read_at_once(lab):
             assert told.faults() == once.faults()
 
 
+def test_a_look_opens_no_file_of_an_attempt_that_has_ended(lab):
+    """Nor are its values combined again while the next attempt has logged nothing."""
+    log(begin(lab, "a", 1), [1, 2, 3])
+    log(begin(lab, "a", 2), [1, 2], factor=10.0)
+    last = begin(lab, "a", 3)
+    opened = []
+
+    def open_file(path, job):
+        opened.append(path)
+        return open(path, "rb", buffering=0)
+
+    follower = JobMetrics(lab.layout.job_dir("a"), open_file=open_file)
+    follower.read(3)
+    series, version = follower.series, follower.version
+    opened.clear()
+    follower.read(3)
+    assert (opened, follower.version) == ([last / "metrics.jsonl"], version) and follower.series is series
+    assert values_of(series.values()) == {"loss": [(2, 1, 10.0), (2, 2, 20.0)]}
+
+
 def test_flags_large_numbers_and_names_of_columns_are_metrics(lab):
     path = begin(lab, "a", 1) / "metrics.jsonl"
     names = ("flag", "large", "value", "损失", "loss, total", "loss[0]", "")

@@ -5,8 +5,8 @@ rewound writes its steps anew, into the same file or, as a later attempt, into i
 step begins with a copy of the lines up to it, or at the next step; so a later attempt counts from its first step on,
 and an earlier one only for steps before.
 
-Files are read as far as they have grown (JobMetrics), from the begin again where one was replaced or cut. What does not
-count is told: lines that cannot be read, values recorded again, what is beyond the limits.
+Files are read as far as they have grown (JobMetrics), from the beginning again where one was replaced or cut. What does
+not count is told: lines that cannot be read, values recorded again, what is beyond the limits.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-# Of each file, from its begin, and names of one attempt: no job takes the memory of those who look.
+# So many bytes of each file are read, and so many names of each attempt: what a job writes must not fill the memory.
 MOST_BYTES: Final = 256 << 20
 MOST_NAMES: Final = 10_000
 # The longest line, too.
 _BLOCK: Final = 1 << 20
-# So much of the begin and of the end of what was read is compared: another file does not go on with it.
+# So many bytes at both ends of what was read are compared: where they differ, it is another file.
 _KNOWN_BYTES: Final = 256
 # So many files are named when no job has a metric.
 _FAULTS: Final = 3
@@ -295,7 +295,8 @@ class _Reading(msgspec.Struct, frozen=True):
 class JobMetrics:
     """The metrics of a job, read as far as the files of its attempts have grown.
 
-    `directory` is the job's. `open_file` opens a file below it and raises OSError.
+    `directory` is the job's. `open_file` opens a file below it: a file for which it raises OSError is told (`tell`),
+    any other error ends the look.
     """
 
     def __init__(

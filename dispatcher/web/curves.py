@@ -158,15 +158,20 @@ class MetricFiles:
     def read(self, directory: Path, until_s: float) -> MetricFile | None:
         """The metrics of a job up to an attempt, as far as they were read until then; None when it has none."""
         found = self._files.pop(directory, None) or MetricFile(directory)
-        found.read(until_s)
-        if not found.is_there:
-            return None
-        self._files[directory] = found
+        try:
+            found.read(until_s)
+        finally:
+            # Also where one of its files cannot be read: the next look does not read the others again.
+            if found.is_there:
+                self._keep(directory, found)
+        return found if found.is_there else None
+
+    def _keep(self, directory: Path, file: MetricFile) -> None:
+        self._files[directory] = file
         while len(self._files) > 1 and (
             len(self._files) > _KEPT or sum(one.points for one in self._files.values()) > _KEPT_POINTS
         ):
             self._files.popitem(last=False)
-        return found
 
 
 def curves(file: MetricFile | None, width: int, names: tuple[str, ...] = (), x: str = STEP) -> dict[str, Any]:

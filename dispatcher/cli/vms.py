@@ -225,7 +225,7 @@ def _tpu_hosts(config: Config) -> list[TpuHost]:
 
 
 def _other_projects(config: Config, name: str | None = None) -> list[str]:
-    """What is to be said of the configured hosts, or of one, that are in another project than gcloud's own."""
+    """A line for each configured host, or for this one, that is in another project than gcloud's own."""
     from dispatcher.hosts.types import TpuHost
     from dispatcher.outlets.tpu.projects import other_projects
 

@@ -360,8 +360,8 @@ def _too_short(written: object, found: Mapping[str, Any], renewed_s: float) -> s
         return ""
     return (
         f"dead_after = {shown(written)}: expected {duration_text(renewed_s)} or more, {RENEWALS} times poll_interval: "
-        "a dispatcher renews it with its calls, of which some may fail, and a VM that hears of none deletes itself "
-        "with all that runs there"
+        "a dispatcher renews it with its calls, some of which may fail, and without a renewal the VM deletes itself "
+        "and all that runs there"
     )
 
 

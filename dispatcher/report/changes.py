@@ -34,7 +34,7 @@ BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
 # The states of jobs that `--downstream` runs again: the others wait for what they need, or were given up.
 _MADE: Final = frozenset({State.DONE, State.FAILED})
 
-# Said of a job that runs: a pod has to end it. More may follow.
+# What a request does to a job that runs: a pod has to end it. More may follow this text.
 STOP_REQUESTED: Final = "stop requested"
 
 

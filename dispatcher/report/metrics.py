@@ -106,7 +106,7 @@ class Metrics(list[Series]):
     """The metrics of jobs: one series per job and metric.
 
     `damaged`: how many lines of a file are no metrics with a step. `overwritten`: how many values of a file were
-    recorded again, by a later line or attempt. `incomplete`: of which files not all was read, and why.
+    recorded again, by a later line or attempt. `incomplete`: why a file was not read as a whole.
     """
 
     def __init__(self, series: Iterable[Series] = ()) -> None:
@@ -273,9 +273,9 @@ class AttemptMetrics:
         if not self.is_there and not self.failure and self._parser.is_named:
             why.append("there is no such file")
         if self.is_cut:
-            why.append(f"{bytes_text(self.size)} long, of which only the first {bytes_text(MOST_BYTES)} are read")
+            why.append(f"{bytes_text(self.size)} long: only the first {bytes_text(MOST_BYTES)} are read")
         if self._lacks_names:
-            why.append(f"more than {self._reading.most_names:,} metrics, of which the others are left out")
+            why.append(f"more than {self._reading.most_names:,} metrics: the others are left out")
         if any(why):
             metrics.incomplete[path] = "; ".join(filter(None, why))
 

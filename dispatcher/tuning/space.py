@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base.values import identity, shown
-from dispatcher.errors import UsageError
+from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import check_condition, holds
 from dispatcher.matrix.draw import (
     at_step,
@@ -144,7 +144,8 @@ def _check_when(when: object, before: Space) -> None:
         raise ValueError("when: expected conditions such as {optimizer: sgd}")
     for name, expected in when.items():
         if name not in before:
-            raise ValueError(f"when: {name} is no parameter of the space that stands before this one")
+            hint = nearest(str(name), before)
+            raise ValueError(f"when: {name} is no parameter above this one{hint}")
         check_condition(expected)
 
 
@@ -169,7 +170,7 @@ def params_at(space: Space, places: Mapping[str, float]) -> dict[str, Any]:
 
 
 def combinations(space: Space) -> list[dict[str, Any]] | None:
-    """All that can be suggested; None where that is endless, or more than anybody tries."""
+    """All that can be suggested; None where there are endless ones, or too many to try."""
     lists = [one.values() for one in space.values()]
     known = [values for values in lists if values is not None]
     if len(known) < len(lists) or math.prod(map(len, known)) > _MOST:

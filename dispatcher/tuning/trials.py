@@ -26,11 +26,11 @@ class Status(enum.StrEnum):
     DELETED = "deleted"
 
 
-# These are waited for, and these make use of `parallel`.
 NOT_FINITE: Final = "is NaN or infinite"
 _NAN_AT: Final = "NaN at step"
-# Reasons of failed jobs that are their own.
+# Why jobs fail by themselves.
 _OWN_ENDS: Final = ("exit", "signal", "out of memory", "time limit")
+# These are waited for, and these make use of `parallel`.
 OPEN: Final = frozenset({Status.QUEUED, Status.HELD, Status.RUNNING, Status.UNREAD})
 OCCUPYING: Final = frozenset({Status.QUEUED, Status.RUNNING})
 

@@ -35,7 +35,7 @@ _LONGEST: Final = 300
 
 
 class FilterError(UsageError):
-    """A filter that makes no sense: which parameter of the request it is, and the how manieth of that name."""
+    """A filter that makes no sense: its parameter in the request, and its number among those of that name."""
 
     def __init__(self, text: str, name: str, number: int) -> None:
         super().__init__(text.removeprefix("--where "))

@@ -28,7 +28,7 @@ MOST_JOBS: Final = 500
 # Of an error, and of a parameter, in a list.
 _LONG: Final = 300
 _ATTEMPTS: Final = 50
-# So many parameters are in a row that nobody has asked for.
+# A row has so many parameters beside those that were asked for.
 _PARAMS: Final = 50
 _VALUES: Final = 50
 # A list goes on in the next answer when its rows have more.

@@ -102,7 +102,7 @@ def test_a_job_whose_metrics_have_no_end_does_not_stop_the_export_of_all(lab, tm
     assert main(["--root", str(lab.root), "export", "tensorboard", "tb"]) == 0
     printed = capsys.readouterr()
     assert "2 runs written" in printed.out
-    assert f"{path}: 20 GiB long, of which only the first 256 MiB are read" in printed.err
+    assert f"{path}: 20 GiB long: only the first 256 MiB are read" in printed.err
     assert [one.step for one in read(tmp_path / "tb" / "a").Scalars("loss")] == [1, 20]
 
 

@@ -128,9 +128,9 @@ def test_a_file_without_end_is_read_in_part_and_named(lab):
     os.truncate(endless / "metrics.jsonl", 20 << 30)
     os.mkfifo(pipe)
     assert points(lab) == [("a", "loss", [(1, 1, 1.0), (1, 2, 2.0)])]
-    why = "20 GiB long, of which only the first 256 MiB are read"
+    why = "20 GiB long: only the first 256 MiB are read"
     assert lab.metrics().incomplete == {str(endless / "metrics.jsonl"): why, str(pipe): "cannot be read: no plain file"}
-    with pytest.raises(UsageError, match=r"no job has a metric 'bpc'.*of which only the first 256 MiB"):
+    with pytest.raises(UsageError, match=r"no job has a metric 'bpc'.*long: only the first 256 MiB"):
         lab.metrics(names="bpc")
 
 

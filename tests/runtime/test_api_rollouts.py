@@ -263,7 +263,7 @@ def test_what_is_no_answer_is_counted_and_not_asked_for_again(tmp_path: Path, ca
     assert [row["outcome"] for row in rows] == ["answer", "empty", "cut", "tool_calls", "refused", "answer", "failed"]
     assert rows[0] == {**{"id": 0, "choices": ["a", "b"], "prompt": "fine"}, **row_of({"choices": said["fine"]})}
     assert [choice["text"] for choice in rows[5]["further_choices"]] == ["b", ""]
-    assert "answers: of the responses are no complete answers: 1 cut, 1 tool_calls, 1 refused, 1 empty" in caplog.text
+    assert "answers: some responses are no complete answers: 1 cut, 1 tool_calls, 1 refused, 1 empty" in caplog.text
 
 
 def test_the_key_is_sent_and_shows_up_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

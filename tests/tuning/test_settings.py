@@ -133,7 +133,7 @@ sampler: {tpe: {seeds: 1, startup: -1}}
         (
             "space: {",
             "space: {w: {integer: [1, 9], when: {v: 1}}, ",
-            "when: v is no parameter of the space that stands before",
+            "when: v is no parameter above this one",
         ),
         (
             "space: {",

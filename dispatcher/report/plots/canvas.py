@@ -34,7 +34,7 @@ Tell = Callable[[str], None]
 
 
 def untold(_text: str) -> None:
-    """For a caller with nobody to tell."""
+    """Drops the text: the default of `tell`."""
 
 
 def check_path(path: str) -> None:

@@ -141,7 +141,7 @@ class ApiRollouts(BasicJob[C], Generic[C]):
                 file.write(json_line(row if merged is None else merged(row)))
         others = tally.incomplete()
         if others:
-            _log.warning("%s: of the responses are no complete answers: %s", self.spec.name, others)
+            _log.warning("%s: some responses are no complete answers: %s", self.spec.name, others)
         return tally.row(self.failures)
 
     def run(self) -> Row | None:

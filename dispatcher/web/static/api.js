@@ -12,7 +12,7 @@ export class ApiError extends Error {
 
   /** The server reads the workspace for the first time. */
   isLoading = false;
-  // Which filter makes no sense: {name, number}, the how manieth of that name; null when it is another error.
+  // Which filter makes no sense: {name, number}, its number among those of this name; null when it is another error.
   filter = null;
 
   get isUnreachable() {

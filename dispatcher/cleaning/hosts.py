@@ -16,7 +16,7 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.cleaning.blobs import YOUNG_S
 from dispatcher.config import Config
-from dispatcher.hosts.types import Host, TpuHost, VolcanoHost
+from dispatcher.hosts.types import Host, TpuHost
 from dispatcher.outlets.batch.identity import read_submission, workspace_id
 from dispatcher.outlets.batch.landing import greet, layout_there
 from dispatcher.outlets.kinds import ask_hosts
@@ -28,8 +28,6 @@ from dispatcher.workspace import Layout
 _TIMEOUT_S: Final = 60.0
 # A tree may have a million files.
 _REMOVE_TIMEOUT_S: Final = 600.0
-# An image may have to be fetched first.
-_HELPER_TIMEOUT_S: Final = 150.0
 _WORK: Final = "work"
 _OVERRIDE: Final = "DISPATCHER_WORK_OVERRIDE"
 # Where node.sh extracts code for hosts without `work`.
@@ -136,8 +134,6 @@ def _ask(
     config: Config, questions: Mapping[str, Sequence[Operation]], timeout_s: float, problems: list[str]
 ) -> dict[str, Sequence[Any]]:
     """The answers of the hosts that answer; why the others do not is added to `problems`."""
-    if any(isinstance(config.hosts.hosts[name], VolcanoHost) for name in questions):
-        timeout_s = max(timeout_s, _HELPER_TIMEOUT_S)
     outcomes = ask_hosts(config, questions, "clean", timeout_s)
     problems += [f"{name}: {one.why}" for name, one in outcomes.items() if isinstance(one, Unreached)]
     return {name: one for name, one in outcomes.items() if not isinstance(one, Unreached)}

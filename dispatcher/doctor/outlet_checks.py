@@ -13,7 +13,7 @@ from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.errors import DispatcherError
 from dispatcher.hosts.types import AnyHost, Host, TpuHost, VolcanoHost
-from dispatcher.outlets.kinds import make_road, make_scheduler
+from dispatcher.outlets.kinds import limit_s, make_road, make_scheduler
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run
@@ -21,8 +21,6 @@ from dispatcher.outlets.remote.road import Road
 from dispatcher.outlets.tpu.projects import with_project
 
 _TIMEOUT_S: Final = 30.0
-# An image may have to be fetched first.
-_HELPER_TIMEOUT_S: Final = 150.0
 # What attempts need on every host.
 _PROGRAMS: Final = ("bash", "tar", "sha256sum", "flock", "setsid")
 _DIRECTORIES: Final = ("root", "work", "log", "share", "data", "checkpoints", "results")
@@ -53,8 +51,7 @@ def hosts(context: Context) -> Findings:
         except DispatcherError as error:
             able.remove(host)
             yield Finding(f"host {host.name}", WRONG, str(error))
-    has_helpers = any(isinstance(host, VolcanoHost) for host in able)
-    outcomes = ask_all(questions, _HELPER_TIMEOUT_S if has_helpers else _TIMEOUT_S)
+    outcomes = ask_all(questions, limit_s(able, _TIMEOUT_S))
     for host in able:
         outcome = outcomes[host.name]
         if isinstance(outcome, Unreached):

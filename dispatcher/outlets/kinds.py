@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # The outlet of an attempt whose record names none.
 DEFAULT: Final = LOCAL
+_HELPER_S: Final = 150.0
 
 
 class OutletKind(msgspec.Struct, frozen=True):
@@ -179,7 +180,10 @@ def make_scheduler(host: AnyHost, config: Config) -> Scheduler:
 def ask_hosts(
     config: Config, questions: Mapping[str, Sequence[Operation]], owner: str, timeout_s: float
 ) -> dict[str, Outcome]:
-    """What configured hosts answer, all asked at the same time; Unreached also for one without a road from here."""
+    """What configured hosts answer, all asked at the same time; Unreached also for one without a road from here.
+
+    See `limit_s` for what may be more than `timeout_s`.
+    """
     from dispatcher.outlets.remote.asking import ask_all
     from dispatcher.outlets.remote.connection import Unreached
 
@@ -190,7 +194,14 @@ def ask_hosts(
             asked[name] = make_road(config.hosts.hosts[name], config, owner), operations
         except DispatcherError as error:
             found[name] = Unreached(str(error))
-    return {**found, **ask_all(asked, timeout_s)}
+    return {**found, **ask_all(asked, limit_s((config.hosts.hosts[name] for name in asked), timeout_s))}
+
+
+def limit_s(hosts: Iterable[AnyHost], usual_s: float) -> float:
+    """How long these hosts may take to answer: the image of a Kubernetes cluster's helper may have to be fetched."""
+    from dispatcher.hosts.types import VolcanoHost
+
+    return max(usual_s, _HELPER_S) if any(isinstance(host, VolcanoHost) for host in hosts) else usual_s
 
 
 def make_road(host: AnyHost, config: Config, owner: str) -> Road:

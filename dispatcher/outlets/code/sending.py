@@ -22,8 +22,7 @@ from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Operation, Ran, RunThere, Store
 from dispatcher.workspace import Layout
 
-# The helper of a Kubernetes cluster may have to fetch its image first.
-_HELLO_S: Final = 150.0
+_HELLO_S: Final = 60.0
 _SECONDS_PER_MIB: Final = 8.0
 _EXTRACT_S: Final = 600.0
 

@@ -217,39 +217,44 @@ def _stacked_axes(layer: Any) -> tuple[int, ...]:
 @dataclass(frozen=True)
 class _Geometry:
     """A linear layer as an einsum, `inputs,kernel->result`, a letter for each axis; inputs and result may begin with
-    `...`. `moved` are the axes of the inputs that are moved to their end."""
+    `...`. `axes` are those of the layer's Kernel, `moved` the axes of the inputs that are moved to their end."""
 
     inputs: str
     kernel: str
     result: str
+    axes: str
     moved: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, layer: Any) -> _Geometry:
+        axes = kernels_of(layer)["kernel"].axes
         if isinstance(layer, nnx.Einsum):
-            operands, _, result = (layer.einsum_str or ",->").partition("->")
+            operands, _, result = (layer.einsum_str or "").partition("->")
             inputs, _, kernel = operands.partition(",")
-            return cls(inputs, kernel, result)
+            return cls(inputs, kernel, result, axes)
         if isinstance(layer, nnx.Linear):
-            return cls("...a", "ab", "...b")
+            return cls("...a", "ab", "...b", axes)
         letters = iter(string.ascii_letters)
         batch, inputs, outputs = (
             "".join(itertools.islice(letters, len(each)))
             for each in (layer.batch_axis, layer.in_features, layer.out_features)
         )
-        return cls(f"{batch}...{inputs}", batch + inputs + outputs, f"{batch}...{outputs}", moved=tuple(layer.axis))
+        return cls(f"{batch}...{inputs}", batch + inputs + outputs, f"{batch}...{outputs}", axes, tuple(layer.axis))
+
+    def _letters(self, kind: str) -> str:
+        return "".join(letter for letter, axis in zip(self.kernel, self.axes, strict=False) if axis == kind)
 
     @property
     def contracted(self) -> str:
-        return "".join(letter for letter in self.kernel if letter not in self.result)
+        return self._letters("i")
 
     @property
     def outputs(self) -> str:
-        return "".join(letter for letter in self.kernel if letter in self.result and letter not in self.inputs)
+        return self._letters("o")
 
     @property
     def batch(self) -> str:
-        return "".join(letter for letter in self.kernel if letter in self.result and letter in self.inputs)
+        return self._letters("-")
 
     @property
     def rank(self) -> str:

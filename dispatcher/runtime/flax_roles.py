@@ -158,7 +158,7 @@ def _linen_kernel(module: nn.Module, shape: tuple[int, ...]) -> Kernel:
         )
         return Kernel(shape, "-" * batch + "i" * (number - batch - outputs) + "o" * outputs)
     if isinstance(module, nn.Einsum):
-        return Kernel(shape, _einsum_axes(module.einsum_str, number) if module.einsum_str else "")
+        return Kernel(shape, _einsum_axes(module.einsum_str, number))
     if isinstance(module, nn.Conv):
         return Kernel(shape, _conv_axes(number, module.feature_group_count))
     if isinstance(module, nn.ConvTranspose):
@@ -174,8 +174,10 @@ def _conv_axes(number: int, groups: int = 1, *, transposed: bool = False) -> str
     return "" if groups > 1 else "i" * (number - 2) + ("oi" if transposed else "io")
 
 
-def _einsum_axes(text: str, number: int) -> str:
-    """The letters of the axes of the second operand, which is the kernel."""
+def _einsum_axes(text: str | None, number: int) -> str:
+    """The letters of the axes of the second operand, which is the kernel; none where each call has an equation."""
+    if text is None:
+        return ""
     operands, result = text.replace(" ", "").split("->")
     inputs, kernel = operands.split(",")
     hidden = "-" * (number - len(kernel.replace("...", "")))

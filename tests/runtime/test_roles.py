@@ -42,6 +42,11 @@ def with_prefix(found: dict[str, str], end: str) -> dict[str, str]:
     return {name: f"{text}, {end}" if text.startswith("kernel") else text for name, text in found.items()}
 
 
+def without_equation(layer: nnx.Einsum) -> nnx.Einsum:
+    layer.einsum_str = None  # type: ignore[assignment]  # it may be given with each call
+    return layer
+
+
 MODULES = {
     "Linear": (lambda rngs: nnx.Linear(8, 4, rngs=rngs), {"kernel": "kernel 8 -> 4", "bias": "bias"}),
     "LinearGeneral": (
@@ -55,6 +60,10 @@ MODULES = {
     "Einsum of experts": (
         lambda rngs: nnx.Einsum("...ed,edf->...ef", (3, 8, 4), rngs=rngs),
         {"kernel": "kernel 8 -> 4, 3 stacked"},
+    ),
+    "Einsum with an equation in each call": (
+        lambda rngs: without_equation(nnx.Einsum("...d,dh->...h", (8, 4), rngs=rngs)),
+        {"kernel": "kernel"},
     ),
     "Einsum that scales": (
         lambda rngs: nnx.Einsum("...d,d->...d", (8,), kernel_init=nnx.initializers.ones, rngs=rngs),

@@ -59,9 +59,10 @@ class Shown:
         if chosen is everything:
             self.groups = {("failure", key): frozenset(one.jobs) for key, one in failed}
             self.groups |= {("waiting", key): frozenset(one.jobs) for key, one in held_up}
+        needs = attention(chosen, found, is_all=chosen is everything)
         return {
-            "attention": attention(chosen, found, is_all=chosen is everything),
-            "attention_of_all": len(attention(everything, whole)),
+            "attention": needs,
+            "attention_of_all": len(needs if chosen is everything else attention(everything, whole)),
             "counts": count_states(chosen),
             "total": len(chosen.records),
             **pace_parts(found),

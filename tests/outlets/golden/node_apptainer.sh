@@ -494,7 +494,7 @@ add_place() {
 
 # The digest that the tag has now, as the registry tells who has no login; nothing where it does not. Registries answer with
 # the place where a token is to be had first.
-tag_source='its registry without a login'
+tag_source='the registry, asked without a login,'
 tag_digest() {
     local url='https://registry-1.docker.io/v2/it'"'"'s/jax/manifests/1' head realm= service= scope= token
     local ask=(curl --silent --connect-timeout 5 --max-time 20) accept=(-H 'Accept: application/vnd.oci.image.index.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' -H 'Accept: application/vnd.oci.image.manifest.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.v2+json')
@@ -538,8 +538,8 @@ get_image() {
     image=$folder/9a531fbf44c549b6c091b0c5339906aa5a28cffc62ec11810c506960425da8ba.sif
     mkdir -p -- "$folder" || fail 1 "the directory of images $folder cannot be made"
     follow_tag
-    [[ -z $tag_is_unknown || ! -s $image ]] || echo "dispatcher: note: $node: what "'docker://it'"'"'s/jax:1'" is now is not told by $tag_source: \
-what it was when it was converted is used" >&2
+    [[ -z $tag_is_unknown || ! -s $image ]] || echo "dispatcher: note: $node: $tag_source did not tell which image "'docker://it'"'"'s/jax:1'" is now: \
+the one that was converted before is used" >&2
     # The time tells when it was last used.
     [[ ! -s $image ]] || { touch -c -- "$image"; return 0; }
     exec {fd}>>"$image.lock" || fail 1 "the lock $image.lock cannot be opened"

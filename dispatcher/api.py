@@ -319,7 +319,7 @@ class Workspace:
         return outcome
 
     def _killed_at(self, jobs: Iterable[str]) -> dict[str, str]:
-        """Since when these are to be killed at once; the journal has it."""
+        """When the kill of each of these jobs was first requested; the journal has it."""
         from dispatcher.run_state import journal
 
         wanted = set(jobs)

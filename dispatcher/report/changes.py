@@ -165,7 +165,7 @@ def takes_copy(plan: Plan, job: str, decision: Decision) -> bool:
 def what_happened(event: Event, seen: Record, killed_at: str | None = None) -> str:
     """A short text for people about an event. `seen` is the record before it.
 
-    `killed_at`: since when it is to be killed at once, a journal time.
+    `killed_at`: when its kill was first requested, a journal time.
     """
     if event is Event.REQUESTED and killed_at is not None and seen.force:
         return f"{STOP_REQUESTED} again: {_why_not_killed(seen, killed_at)}"
@@ -179,8 +179,8 @@ def _why_not_killed(record: Record, killed_at: str) -> str:
     outlet = record.outlet or LOCAL
     now_s = time.time()
     age_s = now_s - (parse_time(killed_at) or now_s)
-    since = f"it is to be killed since {Clock(now_s)(killed_at)} ({ago(age_s)})"
+    since = f"its kill was requested at {Clock(now_s)(killed_at)} ({ago(age_s)})"
     at = f" on {record.host}" if record.host else ""
     if outlet == LOCAL:
-        return f"{since}, and processes of attempt {record.attempt} are left{at}"
-    return f"{since}, and {outlet} has not told yet that {record.handle or 'its submission'} has ended{at}"
+        return f"{since}, and no pod has recorded yet that attempt {record.attempt} has ended{at}"
+    return f"{since}, and {outlet} does not report yet that {record.handle or 'its submission'} has ended{at}"

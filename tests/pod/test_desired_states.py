@@ -93,8 +93,8 @@ def test_a_second_request_to_kill_says_what_is_left_and_is_carried_out(fleet: Fl
     rev = fleet.record("a").rev
     again = fleet.run("cancel", "--force", "a")
     assert re.match(
-        r"a: stop requested again: it is to be killed since [0-9:]+ \([0-9]+ s ago\), and processes of attempt 1 are "
-        rf"left on {re.escape(str(fleet.record('a').host))}\n",
+        r"a: stop requested again: its kill was requested at [0-9:]+ \([0-9]+ s ago\), and no pod has recorded "
+        rf"yet that attempt 1 has ended on {re.escape(str(fleet.record('a').host))}\n",
         again,
     )
     assert fleet.record("a").rev > rev
@@ -106,7 +106,7 @@ def test_a_second_request_to_kill_says_what_is_left_and_is_carried_out(fleet: Fl
 def test_what_a_scheduler_has_not_told_is_named() -> None:
     record = Record(state=State.RUNNING, force=True, outlet="hpc", handle="4711", host="n1", pod="pod", attempt=2)
     told = what_happened(Event.REQUESTED, record, now_text(time.time() - 90))
-    assert "(1 min ago), and hpc has not told yet that 4711 has ended on n1" in told
+    assert "(1 min ago), and hpc does not report yet that 4711 has ended on n1" in told
 
 
 def test_what_a_dead_dispatcher_left_is_killed_by_command(fleet: Fleet) -> None:

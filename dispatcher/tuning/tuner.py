@@ -134,7 +134,7 @@ class Tuner:
         name, wanted = self._settings.name, self._settings.journalled()
         with self._writer.transaction() as tx:
             study = self._store.fold.studies.get(name)
-            if study is None or study.settings != wanted or study.stopped_by:
+            if study is None or identity(study.settings) != identity(wanted) or study.stopped_by:
                 if _head_of(study) != _head_of(plan.seen):
                     raise StateError(
                         f"{name}: somebody has changed or stopped the study at the same moment; start again"
@@ -182,7 +182,8 @@ class Tuner:
         """The study. Raises StateError where another tuner has changed more of it than how many trials there are."""
         study = self._study()
         wanted = self._settings.journalled()
-        if {**study.settings, **{key: wanted[key] for key in _TOTALS}} != wanted or study.version != self._version:
+        known = {**study.settings, **{key: wanted[key] for key in _TOTALS}}
+        if identity(known) != identity(wanted) or study.version != self._version:
             raise StateError(
                 f"{self._settings.name} goes on with other settings (version {study.version}): this tuner ends; the "
                 "trials that run are not affected"
@@ -243,7 +244,8 @@ class Tuner:
         try:
             with self._writer.transaction() as tx:
                 study = self._current()
-                if study.next_number == first and study.settings == settings and not study.stopped_by:
+                is_same = study.next_number == first and identity(study.settings) == identity(settings)
+                if is_same and not study.stopped_by:
                     submission.append(self._store, tx)
                     for number, job in zip(numbers, submission.ids, strict=True):
                         trial = TrialAsked(
@@ -303,7 +305,7 @@ def read_value(path: Path, key: str) -> tuple[float | None, str]:
 
 
 def _head_of(study: Study | None) -> tuple[object, ...]:
-    return () if study is None else (study.version, study.settings, study.stopped_by)
+    return () if study is None else (study.version, identity(study.settings), study.stopped_by)
 
 
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:

@@ -175,6 +175,15 @@ def test_a_changed_space_is_a_new_version_that_must_be_wanted(lab: Lab) -> None:
     assert [number for number, params, again in suggested_again(lab.layout) if params != again] == []
 
 
+def test_values_of_another_type_are_a_new_version(tmp_path: Path) -> None:
+    """Python takes 2 and 2.0 for the same."""
+    lab = Lab(tmp_path / "lab", FILE.replace("{integer: [2, 12]}", "{choice: [2, 12]}"))
+    lab.tuner().step()
+    lab.end_all()
+    lab.tuner(FILE.replace("{integer: [2, 12]}", "{choice: [2.0, 12.0]}")).step()
+    assert {type(one.params["layers"]) for one in lab.trials() if one.trial.version == 2} == {float}
+
+
 def test_another_constant_is_a_new_version_and_other_hardware_priorities_are_none(lab: Lab) -> None:
     lab.tuner().step()
     other = FILE.replace("gpus: 0", "gpus: 0, lang: hindi")

@@ -6,12 +6,12 @@ for it: it says how many are known of how many. A file is read once for each tim
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from dispatcher.report.results.pivot import finite_number
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.run_state.states import IN_FLIGHT
 
@@ -66,7 +66,9 @@ class Results:
         return sorted((name for name, of in self.by_name.items() if of), key=lambda name: -len(self.by_name[name]))
 
     def _note(self, job: str, result: Mapping[str, Any] | None) -> None:
-        numbers = {name: float(value) for name, value in (result or {}).items() if _is_number(value)}
+        given = result or {}
+        # What counts in a mean.
+        numbers = {name: number for name in given if (number := finite_number(given, name)) is not None}
         if job in self.known:
             self._forget(job, keep=numbers)
         if result is not None:
@@ -82,10 +84,3 @@ class Results:
         for name, of in self.by_name.items():
             if name not in (keep or {}) and of.pop(job, None) is not None:
                 self.version += 1
-
-
-def _is_number(value: object) -> bool:
-    """Whether that counts in a mean: a result that is NaN or infinite is missing, as in `dispatcher results --by`."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return False
-    return math.isfinite(value) if isinstance(value, float) else abs(value) < 1 << 1000

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.storing import storing
+from dispatcher.base.values import number_of
 
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec
@@ -60,8 +61,9 @@ class MetricsLog:
             kept = list(_lines_up_to(_written_before(directory, resumed_step), resumed_step))
             self._replace(kept)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        earlier_s = _number(json.loads(kept[-1]).get("wall_s", 0.0)) if kept else 0.0
-        self._began_s = clock() - earlier_s
+        earlier_s = number_of(json.loads(kept[-1]).get("wall_s")) if kept else 0.0
+        # An earlier attempt may have written anything.
+        self._began_s = clock() - (earlier_s if earlier_s is not None and math.isfinite(earlier_s) else 0.0)
 
     @classmethod
     def of(cls, spec: ExecutionSpec, *, resumed_step: int = 0, sinks: tuple[Sink, ...] = ()) -> MetricsLog:
@@ -160,7 +162,3 @@ def _lines_up_to(path: Path | None, step: int) -> Iterator[str]:
 def _complete(text: str) -> list[str]:
     """All complete lines; the last one may be partial if its process was killed."""
     return text.split("\n")[:-1]
-
-
-def _number(value: Any) -> Any:
-    return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

@@ -79,6 +79,14 @@ def test_the_last_attempt_has_the_metrics_of_an_undisturbed_run(
     assert without_time(root / str(attempt) / "metrics.jsonl") == without_time(root / "undisturbed" / "metrics.jsonl")
 
 
+@pytest.mark.parametrize("wall_s", ['"NaN"', '"soon"', "null"])
+def test_a_time_that_is_no_number_ends_no_training(tmp_path: Path, wall_s: str) -> None:
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1, "wall_s": {wall_s}, "loss": 1}}\n')
+    with MetricsLog(tmp_path, resumed_step=1, clock=Clock()) as log:
+        log.log(2, {"loss": 1.0})
+    assert json.loads(log.path.read_text().splitlines()[-1])["wall_s"] == 1.0
+
+
 def test_time_goes_on_and_a_fresh_start_begins_anew(tmp_path: Path) -> None:
     with MetricsLog(tmp_path / "1", clock=Clock()) as log:
         for step in (1, 2, 3):

@@ -52,6 +52,7 @@ class Distribution(msgspec.Struct, frozen=True):
         described = {key: value for key, value in document.items() if key != _WHEN}
         make_drawer(described)
         kind, choices, options = parts_of(described)
+        _check_keys(choices)
         ranges = {place: cls.of(one) for place, one in enumerate(choices) if kind == "choice" and is_range(one)}
         return cls(kind, list(choices), options.get("log", False), options.get("step"), ranges, when)
 
@@ -137,6 +138,17 @@ def read_space(document: Mapping[str, Any], faults: Faults) -> dict[str, Distrib
         except ValueError as error:
             faults.append(f"space.{name} = {shown(described)}: {error}{draw_advice(name, described)}")
     return space
+
+
+def _check_keys(value: object) -> None:
+    """ValueError for a key that is no text: the journal would make text of it, and so another value."""
+    if isinstance(value, Mapping):
+        other = next((key for key in value if not isinstance(key, str)), None)
+        if other is not None:
+            raise ValueError(f"{shown(other)} is no text: put the key in quotes")
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    for part in parts:
+        _check_keys(part)
 
 
 def _check_when(when: object, before: Space) -> None:

@@ -135,6 +135,7 @@ sampler: {tpe: {seeds: 1, startup: -1}}
             "space: {w: {integer: [1, 9], when: {v: 1}}, ",
             "when: v is no parameter above this one",
         ),
+        ("space: {", "space: {v: {choice: [{a: [{1: b}]}, 2]}, ", "1 is no text: put the key in quotes"),
         (
             "space: {",
             "space: {v: {choice: [1]}, w: {integer: [1, 9], when: {v: {abvoe: 1}}}, ",

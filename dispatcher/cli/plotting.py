@@ -47,7 +47,7 @@ def _table(
     rows, cols = keys
     placed = found.placed([*rows, *cols])
     draw = draw_heatmap if kind == "heatmap" else draw_bars
-    others = found.others(values)
+    others = found.methods_without(values)
     draw(path, cells(placed, rows, cols, values, others), rows, cols, values, note)
     counted = [row for row in placed if any(row["method"] not in others[value] for value in values)]
     return sum(all(finite_number(row, value) is not None for value in values) for row in counted), len(counted)

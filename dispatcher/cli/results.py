@@ -209,7 +209,7 @@ def _show_table(found: Results, asked: _Asked) -> None:
 
     rows = asked.by or asked.rows
     placed = found.placed([*rows, *asked.cols])
-    others = found.others(asked.values)
+    others = found.methods_without(asked.values)
     made = pivot(placed, rows, asked.cols, asked.values, asked.aggregates, asked.best, others)
     table = asked.first(made)
     spreads = {name for row in table for name, cell in row.items() if isinstance(cell, Spread)}

@@ -75,7 +75,7 @@ def test_methods_that_do_not_report_a_value_do_not_count_for_it():
         rows.add(fixed, Entry(job_id=job, method=method, params={"lang": "de"}), result or {})
         rows.with_result.update({job} if result else ())
     ((_, cell),) = (
-        row.values() for row in pivot(rows, ["lang"], [], ["loss"], ["mean+-std"], None, rows.others(["loss"]))
+        row.values() for row in pivot(rows, ["lang"], [], ["loss"], ["mean+-std"], None, rows.methods_without(["loss"]))
     )
     assert (cell.mean, cell.n, cell.of) == (1.0, 1, 3)
 

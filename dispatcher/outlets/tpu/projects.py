@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -55,7 +55,7 @@ def settled(host: TpuHost, layout: Layout) -> TpuHost:
     return known if known.project else msgspec.structs.replace(known, project=own_project(host))
 
 
-def other_projects(hosts: Iterable[TpuHost], layout: Layout) -> list[str]:
+def other_projects(hosts: Sequence[TpuHost], layout: Layout) -> list[str]:
     """A line for each of these configured hosts that names no project and is in another one than gcloud's own."""
     used = {host.name: with_project(host, layout).project for host in hosts if not host.project}
     used = {name: project for name, project in used.items() if project}

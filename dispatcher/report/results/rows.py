@@ -84,8 +84,8 @@ class Results(list[dict[str, Any]]):
         places = {_place(row, keys) for row in rows if row["job_id"] in self.with_result}
         return [row for row in rows if all(row.get(key) is not None for key in keys) or _place(row, keys) in places]
 
-    def others(self, values: Iterable[str]) -> dict[str, set[str | None]]:
-        """Of each value the methods with results none of which has it: their jobs do not lack it."""
+    def methods_without(self, values: Iterable[str]) -> dict[str, set[str | None]]:
+        """By value, the methods that report results, but never this value: their jobs do not lack it."""
         reporting = {row["method"] for row in self if row["job_id"] in self.with_result}
         return {value: reporting - {row["method"] for row in self if value in row} for value in values}
 

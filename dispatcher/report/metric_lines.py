@@ -16,7 +16,7 @@ from dispatcher import contract
 from dispatcher.base import files, outputs
 
 NOT_METRICS: Final = frozenset({"step", "wall_s"})
-# Of a file of which only the last line is wanted, from its begin and from its end; and all of it, to count its lines.
+# So much is read of both ends of a file for its last line; and of a whole file whose lines are counted.
 _LAST_BYTES: Final = 8 << 10
 _MOST_COUNTED: Final = 64 << 10
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])

@@ -28,7 +28,7 @@ _ADVICE: Final = (
 _TOO_LONG: Final = (np.longdouble, np.clongdouble)
 
 _log = logging.getLogger(__name__)
-# Arrays of which a rounded whole number was logged.
+# The arrays whose rounded whole numbers were logged.
 _told: set[str] = set()
 
 

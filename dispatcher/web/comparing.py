@@ -121,7 +121,7 @@ def compare(
 
     Where the jobs have at most `width` different steps, these are the points, else as many pixels. A job counts from
     its first to its last step, between two of them on a straight line; `counts` says how many do. Without `metric`
-    only `names` is told. `absent` are groups of which no job has the metric.
+    the answer has only `names`. `absent` are groups without a job that has the metric.
     """
     found = _read(files, chosen, until_s)
     names = list(dict.fromkeys(name for file in found.files.values() for name in file.names))

@@ -12,7 +12,7 @@ from dispatcher.errors import StateError
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Of which job, workspace and content an exported run is; `place` is where it lies.
+    """The job, the workspace and the content of an exported run; `place` is where it lies.
 
     Of a run that takes no step twice: its last step, a digest of the history up to it, and how many runs came before
     because their history was written again.

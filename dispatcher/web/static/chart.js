@@ -71,7 +71,7 @@ export class Chart {
     const words = `Chart of ${spec.name ?? spec.lines.map((line) => line.label).join(", ")} by ${spec.xLabel}`;
     this.element.setAttribute("aria-label", `${words}. Left and right arrows read its values`);
     if (!isAlike) return this.rebuild();
-    // Whoever has zoomed in stays there while values come in.
+    // A chart that is zoomed in stays so while values come in.
     this.#plot.setData(table(spec.lines), !this.#isZoomed);
     this.#hide();
   }
@@ -228,7 +228,7 @@ function seriesOf(line, index) {
   ];
 }
 
-/** The crosshair stands where there are values. */
+/** The crosshair moves to the nearest values. */
 function snapped(plot, left, top) {
   const index = left >= 0 ? plot.posToIdx(left) : null;
   const x = index === null ? undefined : plot.data[0][index];

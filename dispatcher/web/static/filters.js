@@ -1,4 +1,4 @@
-// The filters of the address as chips, and a field that adds one; what makes no sense is said beside them.
+// The filters of the address as chips, and a field that adds one; an error is shown beside them.
 
 import { get } from "./api.js";
 import { h } from "./dom.js";

@@ -5,7 +5,7 @@ export const SMOOTHINGS = [0, 0.01, 0.02, 0.05, 0.1, 0.2];
 
 /**
  * A line whose middle is the mean over the values around each, within `share` of an axis of this `length`. Near its
- * ends it is over fewer, as many before as after, so that it neither lags nor flattens. Its values stand behind it.
+ * ends it is over fewer, as many before as after, so that it neither lags nor flattens. Its values are drawn behind it.
  */
 export function smooth(line, share, length) {
   if (!(share > 0) || line.x.length < 3) return line;

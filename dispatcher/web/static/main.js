@@ -26,7 +26,7 @@ class Page {
   rejected = new Map();
   view = null;
   #name = null;
-  // By view, its settings when it was shown last: whoever comes back finds the columns that were chosen.
+  // By view, its settings when it was shown last: chosen columns are kept.
   #last = new Map();
   #isDrawn = true;
   // What the view drew last: drawing the age again does not look at it.

@@ -10,7 +10,7 @@ import { where } from "./overview.js";
 
 const AT_ONCE = 200;
 const EVERY_MS = 5_000;
-// More columns of parameters and results make a table that nobody reads, unless they are chosen.
+// More columns of parameters and results make a table too wide to read, unless they are chosen.
 const MOST_COLUMNS = 6;
 // How the address calls the column of a result: parameters have their own names.
 const RESULT = "result:";
@@ -122,7 +122,7 @@ export class Jobs {
     }
   }
 
-  /** All columns that there are, of which `isUsual` are shown until somebody chooses. */
+  /** All columns; those with `isUsual` are shown until others are chosen. */
   #columns(rows) {
     const { metrics = [], keys = [] } = this.page.live.overview ?? {};
     const [params, results] = [usualValues(rows, "params"), usualValues(rows, "result", metrics)];

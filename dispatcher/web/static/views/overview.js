@@ -242,7 +242,10 @@ function metric(row) {
   return name === undefined ? DASH : [h("span", { class: "quiet" }, `${name} `), number(value)];
 }
 
-/** The time left, and which jobs are not in it: those of methods of which none was done lately, refused, stalled, blocked. Of some jobs, it is what they take if none of the others gets a slot. */
+/**
+ * The time left, and which jobs are not in it: those of methods without a job that was done lately, refused, stalled and
+ * blocked ones. Under a filter it is the time that its jobs take if no other job gets a slot.
+ */
 function etaWords(eta, { unknown, refused, stalled, limit, stuck, others }) {
   const without = [
     unknown.length > 0 && `no ${unknown.slice(0, 3).join("/")} job to go by`,

@@ -12,7 +12,7 @@ import { scatter } from "./scatter.js";
 const MOST_ROWS = 12;
 // With fewer jobs, chance explains much.
 const FEW_JOBS = 20;
-// A weaker rank correlation is none that anybody should read a direction from.
+// A weaker rank correlation shows no direction.
 const WEAK = 0.2;
 const NARROW_PX = 700;
 

@@ -155,10 +155,10 @@ def _adapt(layer: Any, rank: int, scale: float, rngs: nnx.Rngs) -> None:
     lengths = [kernel.shape[axis] for axis in stacked]
 
     def make(letters: str, init: Any) -> Any:
-        places = iter(lengths)
-        shape = [next(places) if letter == "-" else sizes[letter] for letter in _with_stacked(letters, stacked)]
+        places, axes = iter(lengths), _with_stacked(letters, stacked)
+        shape = [next(places) if letter == "-" else sizes[letter] for letter in axes]
         value = init(rngs.params(), tuple(shape), jnp.promote_types(kernel.dtype, jnp.float32))
-        return nnx.LoRAParam(value, role=geometry.role(letters))
+        return nnx.LoRAParam(value, role=geometry.role(axes, is_first=letters == geometry.a))
 
     # As for a kernel with these inputs: each place of the axes of batches and stacked layers has a matrix of its own.
     letters = _with_stacked(geometry.a, stacked)
@@ -269,9 +269,9 @@ class _Geometry:
     def b(self) -> str:
         return self.batch + self.rank + self.outputs
 
-    def role(self, letters: str) -> str:
-        """What A or B is, for its variable's metadata: a kernel, with the axes of inputs and of outputs."""
-        inputs, outputs = (self.contracted, self.rank) if letters == self.a else (self.rank, self.outputs)
+    def role(self, letters: Sequence[str], *, is_first: bool) -> str:
+        """What A (`is_first`) or B is, for its variable's metadata: a kernel, with its axes of inputs and outputs."""
+        inputs, outputs = (self.contracted, self.rank) if is_first else (self.rank, self.outputs)
         axes = ("i" if letter in inputs else "o" if letter in outputs else "-" for letter in letters)
         return f"kernel:{''.join(axes)}"
 

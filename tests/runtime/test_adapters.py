@@ -172,10 +172,26 @@ def test_stacked_layers_have_one_adapter_each() -> None:
     add_adapters(model, 2, rngs=nnx.Rngs(1))
     a = model.layers.lora_a.get_value()
     assert (a.shape, model.layers.lora_b.shape) == ((3, FEATURES, 2), (3, 2, FEATURES))
-    assert (model.layers.lora_a.role, model.layers.lora_b.role) == ("kernel:io", "kernel:io")
+    assert (model.layers.lora_a.role, model.layers.lora_b.role) == ("kernel:-io", "kernel:-io")
     # As wide as those of a single layer, whatever the number of layers.
     bound = np.sqrt(6 / FEATURES)
     assert np.abs(a[0] - a[1]).max() > 0.1 and 0.7 * bound < np.abs(a).max() <= bound
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_adapters_of_layers_that_are_stacked_along_any_axis_are_matrices_one_by_one(axis: int) -> None:
+    def make() -> Any:
+        create = nnx.vmap(lambda rngs: nnx.LinearGeneral(8, 16, use_bias=False, rngs=rngs), in_axes=0, out_axes=axis)
+        layers = nnx.split_rngs(splits=3)(create)(nnx.Rngs(0))
+        add_adapters(layers, 2, rngs=nnx.Rngs(1))
+        return layers
+
+    model = AbstractModel.made_by(make)
+    assert {name: model.roles[name].text(array.shape) for name, array in model.shapes().items()} == {
+        "kernel": "kernel 8 -> 16, 3 stacked",
+        "lora_a": "kernel 8 -> 2, 3 stacked",
+        "lora_b": "kernel 2 -> 16, 3 stacked",
+    }
 
 
 def test_layers_are_chosen_by_globs() -> None:

@@ -108,12 +108,22 @@ def saved_names(names: Iterable[str], saved: Container[str], renamed_from: Mappi
                     return candidate
         return name
 
+    names = list(names)
     found = {name: name if name in saved else former(name) for name in names}
-    twice = [name for name, count in Counter(found.values()).items() if count > 1]
+    twice = _twice(found)
     if twice:
+        # A name of today may have been that of another layer: in a checkpoint from then, each has its former name.
+        before = {name: former(name) for name in names}
+        if not _twice(before):
+            return before
         now = [name for name in found if found[name] == twice[0]]
         raise CheckpointError(f"RENAMED_FROM: {' and '.join(now)} would both be {twice[0]} of the checkpoint")
     return found
+
+
+def _twice(names: Mapping[str, str]) -> list[str]:
+    """What is the saved name of several."""
+    return [name for name, count in Counter(names.values()).items() if count > 1]
 
 
 def check_fit(saved: Mapping[str, Leaf], target: Mapping[str, Leaf], where: str, *, partial: bool) -> None:

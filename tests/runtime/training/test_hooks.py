@@ -213,6 +213,10 @@ def test_a_training_with_a_renamed_layer_resumes(tmp_path: Path) -> None:
 def test_two_arrays_cannot_come_from_one(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"RENAMED_FROM: a/kernel and b/kernel would both be a/kernel"):
         saved_names(["a/kernel", "b/kernel"], ["a/kernel"], {"b": "a"})
+    chain, today = {"head": "out", "old": "head"}, ["mu/head/kernel", "mu/old/kernel"]
+    before = {"mu/head/kernel": "mu/out/kernel", "mu/old/kernel": "mu/head/kernel"}
+    assert saved_names(today, list(before.values()), chain) == before
+    assert saved_names(today, today, chain) == dict(zip(today, today, strict=True))
     assert saved_names(["optimizer/0/mu/b/kernel", "model/ab/kernel"], ["optimizer/0/mu/a/kernel"], {"b": "a"}) == {
         "optimizer/0/mu/b/kernel": "optimizer/0/mu/a/kernel",
         "model/ab/kernel": "model/ab/kernel",

@@ -65,7 +65,7 @@ class CompiledSlowly(Tiny):
 
 @job("tests/probed-slowly")
 class ProbedSlowly(Tiny):
-    def data(self):
+    def probe_batch_size(self, per_device, accumulation_steps):
         reached("probe")
         time.sleep(600)
 

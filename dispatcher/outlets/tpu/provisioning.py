@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.errors import OutletError
+from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import LOST, PREEMPTED
 from dispatcher.outlets.batch.conversation import Step
@@ -103,7 +103,7 @@ class TpuProvisioning:
         self._has_looked, self._must_look = False, True
         self._looked_s = 0.0
         # Why it could not be looked at, and why what was begun has failed.
-        self._unseen = self._trouble = ""
+        self._unseen = self._trouble = self._unnoted = ""
         self._failures = 0
         self._look_after_s = self._act_after_s = 0.0
         self._idle_since_s: float | None = None
@@ -351,7 +351,7 @@ class TpuProvisioning:
             # It may have brought this one, and waits for nothing any more.
             self._queued, self._missed = None, 0
         if self._vm is not None:
-            self._around.remember(self._host.project or self._vm.project)
+            self._note_project(self._vm.project)
         if is_up(self._vm):
             self._trouble = self._is_short = ""
             self._failures = 0
@@ -368,7 +368,7 @@ class TpuProvisioning:
             return
         self._knows_queue, self._unseen = True, ""
         if found is not None:
-            self._around.remember(self._host.project or found.project)
+            self._note_project(found.project)
         if found is not None and found.state == "ACTIVE":
             self._missed += 1
             # Its VM may have come since this one looked for it.
@@ -379,6 +379,16 @@ class TpuProvisioning:
             self._pause()
         self._queued = found
 
+    def _note_project(self, found: str) -> None:
+        """Note where the VM is, or its request. It is there whether that can be written or not: each look tries."""
+        try:
+            self._around.remember(self._host.project or found)
+            self._unnoted = ""
+        except StorageError as error:
+            if str(error) != self._unnoted:
+                self._unnoted = str(error)
+                self._log(f"warning: {self._host.name}: {error}")
+
     def _act(self, chosen: Action) -> None:
         if is_up(self._vm) and self._around.is_used_elsewhere():
             # Since it was found to be unused.
@@ -386,12 +396,12 @@ class TpuProvisioning:
             return
         try:
             words, limit_s = self._command(chosen)
-        except OutletError as error:
+            if chosen in (Action.CREATE, Action.QUEUE):
+                # Before anything is begun: what cannot be noted, on a full disk, is not created.
+                self._around.remember(self._host.project or "")
+        except (OutletError, StorageError) as error:
             self._has_failed(chosen, error)
             return
-        if chosen in (Action.CREATE, Action.QUEUE):
-            # Before anything is begun: what cannot be noted, on a full disk, is not created.
-            self._around.remember(self._host.project or "")
         self._doing, self._began_s = chosen, time.monotonic()
         self._began_at = time.strftime("%H:%M:%S")
         if chosen in (Action.CREATE, Action.QUEUE):
@@ -441,7 +451,7 @@ class TpuProvisioning:
         self._act_after_s = time.monotonic() + pause_s
         return pause_s
 
-    def _has_failed(self, done: Action, error: OutletError) -> None:
+    def _has_failed(self, done: Action, error: OutletError | StorageError) -> None:
         failure = error.failure if isinstance(error, GcloudError) else Failure.REFUSED
         is_gone = failure is Failure.ABSENT and done in (Action.DELETE, Action.DELETE_QUEUED)
         if is_gone or (failure is Failure.EXISTS and done in (Action.CREATE, Action.QUEUE)):

@@ -473,10 +473,22 @@ def test_what_cannot_be_noted_is_not_created(make: Callable[..., Machine], tpu: 
         machine.projects.append(project)
 
     machine.made._around = msgspec.structs.replace(machine.made._around, remember=remember)
-    with pytest.raises(StorageError):
-        machine.until_up()
-    assert "is created when jobs wait for it" in machine.made.problem
+    machine.until_problem("has failed: No space left on device")
     assert not tpu.requests("nodes.create")
     fails.clear()
     machine.until_up()
     assert machine.projects[0] == tpu.project
+
+
+def test_a_vm_that_is_there_is_used_although_its_project_cannot_be_noted(
+    make: Callable[..., Machine], tpu: TpuBed
+) -> None:
+    make(project=tpu.project).until_up()
+    machine = make(project=tpu.project)
+
+    def remember(project: str) -> None:
+        raise StorageError("No space left on device")
+
+    machine.made._around = msgspec.structs.replace(machine.made._around, remember=remember)
+    machine.until_up()
+    assert machine.said.count("warning: vm: No space left on device") == 1

@@ -26,6 +26,7 @@ _MOST_JOBS: Final = 4_000
 _MOST_LINES: Final = 400
 _MOST_AXES: Final = 10
 _MOST_KEYS: Final = 200
+_MOST_VALUES: Final = 60_000
 # A number with more values is taken in bins of this many jobs at least.
 _BINS: Final = 8
 _BIN_JOBS: Final = 5
@@ -57,10 +58,12 @@ def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
     if of_y is None and not results.pending:
         raise UsageError(no_value_text(y, results.names()))
     having = [place for place in places if of_y is not None and columns.jobs[place] in of_y]
-    chosen = sample(columns.jobs, having, _MOST_JOBS)
+    known = list(columns.keys.items())[:_MOST_KEYS]
+    # All of this holds up other answers: with more parameters fewer jobs.
+    chosen = sample(columns.jobs, having, min(_MOST_JOBS, _MOST_VALUES // max(1, len(known))))
     numbers = [(of_y or {})[columns.jobs[place]] for place in chosen]
     found, constant = [], []
-    for key, column in list(columns.keys.items())[:_MOST_KEYS]:
+    for key, column in known:
         values = [column.values[column.codes[place]] for place in chosen]
         codes = [column.codes[place] for place in chosen]
         one = importance(key, values, codes, numbers)

@@ -289,7 +289,7 @@ def test_a_look_at_a_stream_takes_no_row_of_it(tmp_path: Path, searches: list[in
 
 SCRIPT = """
 import json, logging, resource, sys
-import numpy as np
+import jax, numpy as np
 from dispatcher.runtime.language.tokens import TokenWindows
 from tiny_training import Tiny, made
 

@@ -174,7 +174,7 @@ def _claim(outlet: BatchOutlet, config: Config, job: str) -> Bundle:
     entry = Entry(job_id=job, method="m", command=("true",))
     slot = outlet.capacity.take(request) or Slot()
     assigned = Assignment(entry=entry, key=key, pod="bench", request=request, slot=slot)
-    return render(config, assigned, outlet.site(slot))
+    return render(config, assigned, outlet.site(slot, request))
 
 
 def _wait_accepted(outlet: BatchOutlet, bundles: list[Bundle]) -> None:

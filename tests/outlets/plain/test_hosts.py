@@ -360,7 +360,7 @@ def test_idle_gpus_of_a_host(lab: Lab) -> None:
     wait_until(lambda: "gpu_idle" in lab.fleet.events("a"), "this one is idle")
     (idle,) = (line.data or {} for line in lab.fleet.history("a") if line.event == "gpu_idle")
     assert (idle["attempt"], idle["gpus"]) == (1, 1)
-    assert "a (attempt 1): GPU" in pod.said
+    wait_until(lambda: "a (attempt 1): GPU" in pod.said, "it is told")
     rows = {row["job"]: row for row in json.loads(lab.fleet.run("status", "--json"))["jobs"]}
     assert rows["a"]["gpu_idle_s"] >= 2 and rows["b"]["gpu_idle_s"] is None
     lab.fleet.run("cancel", "a", "b")

@@ -22,6 +22,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     gcloud.write_text("#!/bin/sh\necho own\n")
     gcloud.chmod(0o755)
     monkeypatch.setenv("PATH", f"{gcloud.parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "lab").mkdir()
     return Layout(tmp_path / "lab")
 
 

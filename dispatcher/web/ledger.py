@@ -84,6 +84,8 @@ class Ledger:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
+                # Nothing of it is left when the server has ended.
+                await process.wait()
         if process.returncode:
             return {"error": told.decode("utf-8", "replace").strip()[-1000:]}
         return _account(out, told, days)

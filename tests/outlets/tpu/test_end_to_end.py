@@ -225,7 +225,7 @@ def test_submit_asks_before_it_creates(lab: Lab) -> None:
     told = lab.run("submit", "a", "--outlet", "pod", "--yes")
     assert "warning: pod cannot delete itself after 2h00m without a dispatcher, and costs money then: 403 Perm" in told
     assert lab.bed.names() == ["pod"]
-    assert lab.wait_for("a", "submitted", "running").outlet == "pod"
+    assert lab.wait_for("a", "submitted", "running", "done").outlet == "pod"
 
     def is_done() -> bool:
         lab.run("poll")

@@ -70,7 +70,8 @@ class MetricFile:
     def __init__(self, directory: Path) -> None:
         self._last = int(directory.name)
         self._read = metrics.JobMetrics(directory.parent, open_file=open_log, most_names=_MOST_NAMES)
-        self._series: dict[tuple[str, str], Series] = {}
+        self._series: dict[tuple[str, str], Series | None] = {}
+        self._has_times: bool | None = None
         self._version: object = None
 
     def read(self, until_s: float) -> None:
@@ -80,7 +81,7 @@ class MetricFile:
             if part.failure:
                 raise StateError(f"{part.path} {part.failure}")
         if self._version != self._read.version:
-            self._version, self._series = self._read.version, {}
+            self._version, self._series, self._has_times = self._read.version, {}, None
 
     @property
     def is_there(self) -> bool:
@@ -120,12 +121,14 @@ class MetricFile:
     @property
     def has_times(self) -> bool:
         """Whether it has seconds of training."""
-        return any(map(_has_times, self._read.series.values()))
+        if self._has_times is None:
+            self._has_times = any(map(_has_times, self._read.series.values()))
+        return self._has_times
 
     def series(self, name: str, x: str = STEP) -> Series | None:
         """The points of a metric along its steps, or along the seconds of training; None where the job has none."""
         read = self._read.series.get(name)
-        if read is None or not (x == STEP or _has_times(read)):
+        if read is None:
             return None
         if (name, x) not in self._series:
             self._series[name, x] = Series(read.steps, read.values) if x == STEP else _by_wall(read)
@@ -136,8 +139,13 @@ def _has_times(read: metrics.Series) -> bool:
     return any(map(math.isfinite, read.wall_s))
 
 
-def _by_wall(read: metrics.Series) -> Series:
-    """The points by seconds; one of a line without them lies between its neighbours, or is left out at the ends."""
+def _by_wall(read: metrics.Series) -> Series | None:
+    """The points by seconds; one of a line without them lies between its neighbours, or is left out at the ends.
+
+    None where no line has seconds.
+    """
+    if not _has_times(read):
+        return None
     timed = [(step, at) for step, at in zip(read.steps, read.wall_s, strict=True) if math.isfinite(at)]
     wall = Series(*zip(*timed, strict=True))
     points = []

@@ -54,14 +54,14 @@ def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
     """
     columns, results = board.columns, board.results
     places = board.places(wanted)
-    of_y = results.by_name.get(y)
-    if of_y is None and not results.pending:
+    if y not in results.by_name and not results.pending:
         raise UsageError(no_value_text(y, results.names()))
-    having = [place for place in places if of_y is not None and columns.jobs[place] in of_y]
+    of_y = results.by_name.get(y, {})
+    having = [place for place in places if columns.jobs[place] in of_y]
     known = list(columns.keys.items())[:_MOST_KEYS]
     # All of this holds up other answers: with more parameters fewer jobs.
     chosen = sample(columns.jobs, having, min(_MOST_JOBS, _MOST_VALUES // max(1, len(known))))
-    numbers = [(of_y or {})[columns.jobs[place]] for place in chosen]
+    numbers = [of_y[columns.jobs[place]] for place in chosen]
     found, constant = [], []
     for key, column in known:
         values = [column.values[column.codes[place]] for place in chosen]
@@ -87,7 +87,7 @@ def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
             {
                 "job": columns.jobs[place],
                 "values": [plain(key.values[key.codes[place]]) for key in keys],
-                "y": (of_y or {})[columns.jobs[place]],
+                "y": of_y[columns.jobs[place]],
             }
             for place in drawn
         ],

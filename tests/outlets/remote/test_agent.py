@@ -479,7 +479,7 @@ def test_another_users_link_leads_to_nothing_that_is_removed(here: Connection, t
     place.parent.mkdir(exist_ok=True)
     place.symlink_to(home if link == "work" else home / "id")
     os.chown(place, 65534, 65534, follow_symlinks=False)
-    directory = f"{tmp_path}/work/id"
+    directory = os.fspath(tmp_path / "work" / "id")
     assert f"{place} is a link of another user" in ask(here, Trees(directory=directory)).error
     assert f"{place} is a link of another user" in ask(here, Remove(directory=directory, names=["thesis"])).error
     assert (home / "id" / "thesis").exists()

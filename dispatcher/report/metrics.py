@@ -383,11 +383,16 @@ def read_metrics(layout: Layout, attempts: Mapping[str, int], names: Sequence[st
         of_job.tell(metrics)
         metrics += of_job.series.values()
     for name in names:
-        if not any(one.metric == name or fnmatch.fnmatchcase(one.metric, name) for one in metrics):
+        if not any(_is_meant(one.metric, name) for one in metrics):
             known = _names(layout, attempts)
             hint = nearest(name, known) if known else ": none has any"
             raise UsageError("; ".join([f"no job has a metric {name!r}{hint}", *metrics.faults()[:_FAULTS]]))
     return metrics
+
+
+def _is_meant(metric: str, name: str) -> bool:
+    """Whether `name` is this metric, whose name may have the characters of globs, or a glob that matches it."""
+    return metric == name or fnmatch.fnmatchcase(metric, name)
 
 
 def _filter(names: Sequence[str]) -> Callable[[str], bool]:
@@ -397,7 +402,7 @@ def _filter(names: Sequence[str]) -> Callable[[str], bool]:
 
     def wants(metric: str) -> bool:
         if metric not in known:
-            known[metric] = any(metric == name or fnmatch.fnmatchcase(metric, name) for name in names)
+            known[metric] = any(_is_meant(metric, name) for name in names)
         return known[metric]
 
     return wants

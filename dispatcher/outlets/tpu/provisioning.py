@@ -350,7 +350,6 @@ class TpuProvisioning:
         if self._vm is not None:
             # It may have brought this one, and waits for nothing any more.
             self._queued, self._missed = None, 0
-        if self._vm is not None:
             self._note_project(self._vm.project)
         if is_up(self._vm):
             self._trouble = self._is_short = ""

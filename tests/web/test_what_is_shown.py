@@ -326,6 +326,24 @@ def test_a_result_that_is_nan_is_missing_as_in_the_table_of_results(serve, lab):
     assert [row["job"] for row in ordered] == ["fft_greek_s23", "fft_greek_s21"]
 
 
+def test_jobs_of_methods_that_never_report_a_value_count_in_no_cell(serve, lab):
+    """As in the table of results; what has only reported a NaN, or nothing at all, may lack the value."""
+    results = {"fft_greek_s19": {"loss": 1.0}, "fft_greek_s21": {"loss": math.nan}, "lora_s0": {"acc": 1}}
+    entries = json.loads(lab.layout.default_matrix.read_text())
+    lab.write_manifest([*entries, {"job_id": "lora_s0", "method": "lora"}, {"job_id": "new_s0", "method": "new"}])
+    lab.put("lora_s0", "done")
+    for job, result in results.items():
+        lab.attempt(job, result=json.dumps(result), exit='{"exit_code": 0}')
+    web = serve()
+    at_rest(web)
+    for value in ("loss", "acc"):
+        rows = lab.run("results", "--by", "method", "--value", value, "--json").json
+        found = web.get(f"/api/matrix?rows=method&value={value}").json
+        cells = {row["values"][0]: cell for row, (cell,) in zip(found["rows"], found["cells"], strict=True)}
+        assert {row["method"]: row[f"{value} of"] for row in rows} == {name: cell["of"] for name, cell in cells.items()}
+        assert (cells["lora"]["of"] == 0) == (value == "loss")
+
+
 def test_a_pipe_where_a_job_should_have_a_file_holds_nothing_up(serve, lab):
     for job in ("fft_greek_s19", "fft_greek_s21"):
         lab.attempt(job, result='{"bpc": 1.5}', exit='{"exit_code": 0}')

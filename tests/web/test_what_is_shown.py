@@ -269,6 +269,23 @@ def test_the_page_shows_what_the_command_line_counts(serve, lab):
     assert first["min"] == list(range(60))
 
 
+def test_a_file_of_one_attempt_that_cannot_be_read_takes_no_other_values_away(serve, lab):
+    job = "fft_greek_s1"
+    lab.put(job, "queued")
+    lab.put(job, "running")
+    (lab.attempt(job, 2) / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 1}}\n' for step in (50, 51)))
+    path = lab.attempt(job, 1) / "metrics.jsonl"
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+    web = serve()
+    found = web.get(f"/api/jobs/{job}/metrics?width=1000").json
+    assert found["series"]["loss"]["x"] == [50, 51]
+    assert found["left_out"][0] == f"{path}: is a link, or below one: it is not shown"
+    told = web.get(f"/api/compare?jobs={job}&metric=loss&width=1000").json
+    assert [group["mean"] for group in told["groups"]] == [found["series"]["loss"]["min"]]
+    assert told["cut"] == f"1 job with a file of an attempt that cannot be read: {job}"
+
+
 def test_lines_of_metrics_count_that_a_script_of_ones_own_has_written(serve, lab):
     path = lab.attempt("fft_greek_s1") / "metrics.jsonl"
     values = (1.0, math.nan, math.inf, None, 5.0)

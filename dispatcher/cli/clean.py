@@ -18,7 +18,7 @@ from dispatcher.cli.disk import Progress
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.report.columns import Narrowing
+from dispatcher.query.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace

@@ -12,7 +12,7 @@ from dispatcher.base.times import Clock
 from dispatcher.cli.common import json_option, open_workspace, utc_option
 from dispatcher.cli.printing import print_json, print_rows
 from dispatcher.errors import UsageError
-from dispatcher.report.columns import Narrowing
+from dispatcher.query.columns import Narrowing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

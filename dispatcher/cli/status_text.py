@@ -12,15 +12,15 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import ago, duration_text, parse_time
 from dispatcher.cli.printing import coloured, table_text, terminal_width, wants_colour
-from dispatcher.report.columns import Narrowing
-from dispatcher.report.failures import failures
-from dispatcher.report.terminal import clip, indented, one_line, width_of
+from dispatcher.query.columns import Narrowing
+from dispatcher.query.failures import failures
+from dispatcher.query.terminal import clip, indented, one_line, width_of
 
 if TYPE_CHECKING:
-    from dispatcher.report.failures import Failure
-    from dispatcher.report.pace import Pace
-    from dispatcher.report.snapshot import Snapshot
-    from dispatcher.report.waiting import Wait
+    from dispatcher.query.failures import Failure
+    from dispatcher.query.pace import Pace
+    from dispatcher.query.snapshot import Snapshot
+    from dispatcher.query.waiting import Wait
 
 # So many causes, reasons and running jobs are listed, where the terminal has no room for more.
 _CAUSES: Final = 5
@@ -64,8 +64,8 @@ class Screen:
     """What `dispatcher status` shows of a snapshot of all jobs, for a terminal of this width (None: no limit)."""
 
     def __init__(self, snapshot: Snapshot, width: int | None) -> None:
-        from dispatcher.report.pace import pace
-        from dispatcher.report.waiting import waits
+        from dispatcher.query.pace import pace
+        from dispatcher.query.waiting import waits
 
         self._snapshot = snapshot
         self._width = width
@@ -113,7 +113,7 @@ def _shown(tables: Sequence[Table], limits: Sequence[int]) -> list[str]:
 
 def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
     """`1200 jobs: queued 443, running 30`."""
-    from dispatcher.report.pivot import count_states
+    from dispatcher.query.pivot import count_states
     from dispatcher.run_state.states import MARKABLE
 
     counts = {state: count for state, count in count_states(snapshot).items() if count}
@@ -232,7 +232,7 @@ def _waiting(waiting: Sequence[Wait], width: int | None) -> Table:
 
 
 def _running(snapshot: Snapshot) -> Table:
-    from dispatcher.report.overview import NARROWING, RUNNING_COLUMNS, job_row, shown_job, used_columns
+    from dispatcher.query.overview import NARROWING, RUNNING_COLUMNS, job_row, shown_job, used_columns
 
     def more(rows: Sequence[dict[str, Any]]) -> str:
         return f"{len(rows)} more"

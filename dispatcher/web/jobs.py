@@ -12,11 +12,11 @@ from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import literal
 from dispatcher.matrix.entry import OWNER, RESERVED
-from dispatcher.report.overview import Row, job_row
-from dispatcher.report.provenance import provenance_facts
-from dispatcher.report.ran import differences, is_unknown, last_counts
-from dispatcher.report.snapshot import Snapshot
-from dispatcher.report.waiting import reasons
+from dispatcher.query.overview import Row, job_row
+from dispatcher.query.provenance import provenance_facts
+from dispatcher.query.ran import differences, is_unknown, last_counts
+from dispatcher.query.snapshot import Snapshot
+from dispatcher.query.waiting import reasons
 from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
 from dispatcher.web.answers import RefusedError, encode

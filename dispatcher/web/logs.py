@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dispatcher.errors import StateError
-from dispatcher.report.terminal import clip
+from dispatcher.query.terminal import clip
 from dispatcher.workspace import AttemptPaths
 
 # Less than a megabyte as JSON, in which some letters take six bytes.

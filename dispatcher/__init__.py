@@ -113,7 +113,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     a reason why a job waits        pod/claim.py: ClaimQueue.choose passes the job over (until a time: postpone), and
                                     pod/waiting.py: _own_reason says why; its docstring lists the rest. What never
                                     changes while a pod runs: pod/offers.py: Offer.excludes, for both
-    a column of `status`            query/overview.py: job_row (JSON, CSV), shown_job and the columns of the tables
+    a column of jobs                query/job_columns.py: COLUMNS (tables, JSON, CSV, Python, the page)
     a number above them             query/pace.py, and cli/status_text.py: Screen
     why a job is out of date        query/ran.py: its parameters; query/inputs.py: the jobs that it needs
     a notice of `status`            query/overview.py: notices

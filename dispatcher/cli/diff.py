@@ -10,9 +10,9 @@ import msgspec
 
 from dispatcher.cli.common import json_option, open_workspace
 from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_json, print_rows, print_text
 from dispatcher.errors import DispatcherError, StateError, UsageError
-from dispatcher.query.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace

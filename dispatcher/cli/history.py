@@ -25,10 +25,10 @@ from dispatcher.cli.common import (
     where_option,
 )
 from dispatcher.cli.complete import complete_words
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
-from dispatcher.query.columns import Narrowing
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.status_file import TIMES
 

@@ -14,9 +14,11 @@ import click
 
 from dispatcher import contract
 from dispatcher.base.messages import counted
+from dispatcher.base.terminal import one_line
 from dispatcher.base.users import user_name
 from dispatcher.base.values import text_of
 from dispatcher.cli.common import json_option, layout, where_option
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.manifest_target import refuse_other_files
 from dispatcher.cli.printing import print_json, print_rows
 from dispatcher.cli.tune import trials, tune
@@ -26,8 +28,6 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.limits import Limits
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
-from dispatcher.query.columns import Narrowing
-from dispatcher.query.terminal import one_line
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:

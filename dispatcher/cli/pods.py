@@ -12,9 +12,9 @@ from dispatcher.base.messages import counted
 from dispatcher.base.times import ago, duration_text, parse_time
 from dispatcher.cli.common import interval_option, json_option, open_workspace
 from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import print_json, table_text, terminal_width
 from dispatcher.cli.time_limit import timeout_option
-from dispatcher.query.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -52,8 +52,8 @@ def _watch(workspace: Workspace, interval_s: float, *, shows_all: bool, as_json:
 
 
 def _text(workspace: Workspace, *, shows_all: bool, as_json: bool) -> str:
+    from dispatcher.cli.tables import json_text
     from dispatcher.query.pods import pod_row
-    from dispatcher.query.tables import json_text
 
     snapshot = workspace.snapshot()
     if as_json:
@@ -161,7 +161,7 @@ def _gpu(name: str) -> str:
 
 
 def _notes(shown: Sequence[PodStatus]) -> list[str]:
-    from dispatcher.query.terminal import indented, one_line
+    from dispatcher.base.terminal import indented, one_line
 
     notes = [one_line(f"{pod.info.pod}: {line}") for pod in shown if pod.state != "ended" for line in pod.info.notes]
     return indented(notes, terminal_width(), rest="  ")

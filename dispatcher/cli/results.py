@@ -20,10 +20,10 @@ from dispatcher.cli.common import (
     where_option,
 )
 from dispatcher.cli.complete import complete_keys, complete_result_key, complete_sort_key, complete_words
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_rows, print_text
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.query.columns import Narrowing
 from dispatcher.query.inputs import RUN_AGAIN
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import click
 from dispatcher.base.times import duration_text, parse_time
 from dispatcher.cli.common import WholeNumber, json_option, open_workspace, utc_option
 from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_facts, print_json, print_rows, print_text
 from dispatcher.errors import StateError
 from dispatcher.matrix.entry import OWNER
-from dispatcher.query.columns import Narrowing
 from dispatcher.run_state.states import IN_FLIGHT
 from dispatcher.run_state.status_file import TIMES
 from dispatcher.workspace import Layout
@@ -41,8 +41,8 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
     notices that name it. If the manifest differs from what the job ran with, both are shown.
     """
     from dispatcher.cli.notify import print_notices
+    from dispatcher.query.job_columns import job_row
     from dispatcher.query.notices import rows_that_name
-    from dispatcher.query.overview import job_row
     from dispatcher.query.provenance import provenance_facts
     from dispatcher.query.selection import select
 
@@ -107,8 +107,8 @@ def _attempt(job: str, attempts: Sequence[Mapping[str, Any]], asked: int | None)
 
 
 def _print_code(layout: Layout, job: str, attempt: int) -> None:
+    from dispatcher.base.terminal import one_line
     from dispatcher.query.provenance import code_of
-    from dispatcher.query.terminal import one_line
 
     if not attempt:
         raise StateError(f"{job} has not run yet: it is not known what it will run from")
@@ -180,7 +180,7 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
     from dispatcher.query.attempts import run_facts
     from dispatcher.query.external import external_text
     from dispatcher.query.inputs import newer_text
-    from dispatcher.query.overview import job_row
+    from dispatcher.query.job_columns import job_row
     from dispatcher.run_state.progress import progress_text
 
     row = job_row(snapshot, job)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.base.terminal import one_line
 from dispatcher.cli.common import confirm, format_option, open_workspace
 from dispatcher.cli.complete import complete_studies
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import LockError, StaleViewError, StorageError, UsageError, nearest
-from dispatcher.query.columns import Narrowing
-from dispatcher.query.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -243,7 +243,7 @@ class _Progress:
         self._is_first = False
 
     def _line(self, one: TrialState, *, is_best: bool) -> str:
-        from dispatcher.query.tables import number_text
+        from dispatcher.base.messages import number_text
         from dispatcher.tuning.trials import Status
 
         halving = self._settings.halving

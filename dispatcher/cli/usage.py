@@ -11,10 +11,10 @@ import click
 from dispatcher.base.times import Clock, parse_since
 from dispatcher.base.values import BadValueError
 from dispatcher.cli.common import format_option, keys_option, open_workspace, utc_option, where_option
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_json, print_rows, print_text, terminal_width
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.query.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.query.usage.ledger import Usage
@@ -97,8 +97,8 @@ def _show(account: Usage, clock: Clock, *, is_default: bool) -> None:
 
 def _fitting(account: Usage) -> list[dict[str, str]]:
     """The rows with a column for as many kinds of time as the terminal has room for."""
-    from dispatcher.query.tables import render
-    from dispatcher.query.terminal import width_of
+    from dispatcher.base.terminal import width_of
+    from dispatcher.cli.tables import render
     from dispatcher.query.usage import tables
 
     width = terminal_width()

@@ -1,53 +1,33 @@
-"""What `dispatcher status` shows: counts, running and failed jobs, why the others wait, and notices.
-
-To add a column, add a key to `job_row` (JSON and CSV; also `show --json` and Python), and for the tables a text to
-`shown_job` and its name to RUNNING_COLUMNS or CHOSEN_COLUMNS.
-"""
+"""What `dispatcher status` shows: counts, running and failed jobs, why the others wait, and notices."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
-from dispatcher.base.times import duration_text
-from dispatcher.base.users import user_name
-from dispatcher.outlets.local import NAME as LOCAL
-from dispatcher.query.columns import Narrowing
-from dispatcher.query.external import EXTERNAL, external_notices
+from dispatcher.base.terminal import clip
+from dispatcher.query.external import external_notices
 from dispatcher.query.failures import Failure, failures
 from dispatcher.query.inputs import RUN_AGAIN
+from dispatcher.query.job_columns import Row, job_row
 from dispatcher.query.pace import Pace, pace
 from dispatcher.query.pivot import count_states
 from dispatcher.query.ran import count_text
 from dispatcher.query.refusals import refusal_text
 from dispatcher.query.silence import silence_texts
 from dispatcher.query.snapshot import Snapshot
-from dispatcher.query.terminal import clip
-from dispatcher.query.waiting import Wait, reasons, waits
+from dispatcher.query.waiting import Wait, waits
 from dispatcher.run_state.pauses import unpause_command
-from dispatcher.run_state.progress import progress_text, remaining_s
-from dispatcher.run_state.states import IN_FLIGHT, State
+from dispatcher.run_state.states import State
 
-Row = dict[str, Any]
 # A longer reason of a pause is shortened in notices.
 _LONG: Final = 60
 # So many of the jobs that were done last are asked whether they have their results.
 _LATEST: Final = 1_000
-
-# The columns of the tables of `dispatcher status`, keys of `shown_job`, as far as they are not empty; ALWAYS_SHOWN in
-# any case.
-RUNNING_COLUMNS: Final = ("job", "user", "state", "where", "attempt", "progress", "elapsed", "left")
-CHOSEN_COLUMNS: Final = (*RUNNING_COLUMNS, "reason", "error", "why")
-ALWAYS_SHOWN: Final = ("job", "state")
-NARROWING: Final = Narrowing(
-    shrink=("user", "where", "progress", "reason", "error", "why", "job"),
-    drop=("attempt", "elapsed", "user", "where"),
-    keep=("job",),
-)
 
 
 class Overview(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,118 +65,6 @@ def overview(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> Overview
         pace=pace(everything, waiting if everything is snapshot else waits(everything)),
         notices=notices(everything),
     )
-
-
-def job_row(snapshot: Snapshot, job: str) -> Row:
-    """One job as plain data, durations in seconds; None for values that are unknown or do not apply.
-
-    `user` owns the job. `step`, `of` and `metrics` are what the job has reported, `waits_for` what its outlet tells of
-    a submitted job.
-    `stalled_s`: for how long a running job has reported nothing, where that is longer than usual (run_state/stalls.py).
-    `gpu_idle_s`: for how long all its GPUs have been at 0 %, where its pod has recorded that as too long.
-    `edited`: by hand, not applied yet. `changed`: it ran with other parameters than the manifest has now.
-    `newer_inputs`: jobs that it needs and that were done again since it began, each with its attempt.
-    """
-    record = snapshot.records[job]
-    progress = snapshot.progress.get(job)
-    elapsed = snapshot.elapsed_s(record)
-    stalled_s = snapshot.stalled.get(job)
-    return {
-        "job": job,
-        "user": snapshot.owner(job),
-        "method": snapshot.method(job),
-        "state": record.state.value,
-        "desired": record.desired,
-        "pod": record.pod,
-        "outlet": record.outlet,
-        "host": record.host,
-        "gpu": record.gpu,
-        "attempt": record.attempt,
-        "started_at": record.started_at,
-        "finished_at": record.finished_at,
-        "elapsed_s": elapsed,
-        # A stalled job may never end.
-        "remaining_s": remaining_s(elapsed, progress) if record.state in IN_FLIGHT and stalled_s is None else None,
-        "step": progress.step if progress else None,
-        "of": progress.of if progress else None,
-        "metrics": progress.metrics if progress else None,
-        "stalled_s": stalled_s,
-        "gpu_idle_s": snapshot.gpu_idle.get(job),
-        "waits_for": snapshot.waits_for(job),
-        "exit_code": record.exit_code,
-        "reason": record.reason,
-        "error": record.error,
-        "priority": snapshot.priority(job),
-        "edited": job in snapshot.edited,
-        "changed": snapshot.differs(job),
-        "newer_inputs": snapshot.newer_inputs.get(job),
-        "rev": record.rev,
-    }
-
-
-def job_rows(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Row]:
-    """Every job of the snapshot; `why` is what a queued job waits for."""
-    rows = []
-    waiting = reasons(unfiltered or snapshot)
-    for job, record in snapshot.records.items():
-        row = job_row(snapshot, job)
-        row["why"] = waiting.why(job).text if record.state is State.QUEUED else None
-        rows.append(row)
-    return rows
-
-
-def shown_job(snapshot: Snapshot, row: Row) -> Row:
-    """A row of `job_row` as text for people."""
-    started = row["started_at"] is not None
-    state = f"{row['state']} -> {row['desired']}" if row["desired"] else row["state"]
-    state += f" ({EXTERNAL})" if row["job"] in snapshot.external else ""
-    return {
-        "job": row["job"],
-        "user": row["user"],
-        "state": f"{state} (edited by hand)" if row["edited"] else state,
-        "where": _where(row),
-        "attempt": row["attempt"] or None,
-        "progress": _progress(snapshot, row),
-        "elapsed": duration_text(row["elapsed_s"]) if started else None,
-        "left": duration_text(row["remaining_s"]) if row["remaining_s"] is not None else None,
-        "reason": row["reason"],
-        "error": row["error"],
-        "why": row.get("why"),
-    }
-
-
-def used_columns(columns: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """The columns that have something to tell of these rows of `shown_job`."""
-    used = [name for name in columns if name in ALWAYS_SHOWN or any(row[name] for row in rows)]
-    if all(row["user"] in (None, user_name()) for row in rows):
-        # All of them are the reader's own.
-        used = [name for name in used if name != "user"]
-    # Nearly every job is in its first attempt.
-    return [name for name in used if name != "attempt" or any((row[name] or 1) > 1 for row in rows)]
-
-
-def _where(row: Row) -> str | None:
-    """`gpu-a:0` for a GPU of a pod's own host, the outlet of a job that runs elsewhere."""
-    if row["outlet"] not in (None, LOCAL):
-        return str(row["outlet"])
-    gpus = gpu_text(row["gpu"])
-    return f"{row['pod']}:{gpus}" if gpus is not None and row["pod"] else row["pod"]
-
-
-def _progress(snapshot: Snapshot, row: Row) -> str | None:
-    progress = snapshot.progress.get(row["job"])
-    marks = [("stalled", row["stalled_s"]), ("GPU idle", row["gpu_idle_s"])]
-    words = [f"{word} {duration_text(seconds)}" for word, seconds in marks if seconds is not None]
-    if words:
-        share = [] if progress is None or progress.share is None else [f"{progress.share:.0%}"]
-        return ", ".join([*words, *share])
-    return progress_text(progress) or row["waits_for"]
-
-
-def gpu_text(gpu: int | tuple[int, ...] | None) -> str | None:
-    if gpu is None:
-        return None
-    return str(gpu) if isinstance(gpu, int) else ",".join(map(str, gpu))
 
 
 def notices(snapshot: Snapshot) -> list[str]:

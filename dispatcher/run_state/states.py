@@ -8,7 +8,7 @@ says why and query/waiting.py lists them. cli/printing.py has its colour, docs/a
 request it, add it to REQUESTABLE, and its event to events.Event, fold._SETTLING and edits._EVENT_AT_REST;
 query/changes.py: BY_GLOB says which jobs a glob selects for it. Its command is a function in cli/change.py, a line in
 cli/main.py: _COMMANDS and a method in api.py. Places that name a similar state may need it too:
-edits._decide_in_flight and external.py (HELD), query/overview.py: job_rows and cli/show.py (why a QUEUED job waits).
+edits._decide_in_flight and external.py (HELD), query/job_columns.py: Job.why and cli/show.py (why a QUEUED job waits).
 """
 
 from __future__ import annotations

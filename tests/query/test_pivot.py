@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.cli.tables import render
 from dispatcher.errors import UsageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.query.results.pivot import Spread, cells, expanded, mean, median, pivot, std, without_value
 from dispatcher.query.results.rows import Results
-from dispatcher.query.tables import render
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20)
 

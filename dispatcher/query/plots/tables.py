@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dispatcher.base.messages import number_text
 from dispatcher.errors import UsageError
 from dispatcher.query.plots.canvas import (
     COLOURS,
@@ -21,7 +22,6 @@ from dispatcher.query.plots.canvas import (
     words_of,
 )  # fmt: skip
 from dispatcher.query.results.pivot import Cells, Key, Spread
-from dispatcher.query.tables import number_text
 
 _MOST_BARS: Final = 200
 _MOST_CELLS: Final = 2_000

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.messages import number_text
 from dispatcher.base.values import group_label, number_of, shown
 from dispatcher.errors import UsageError, nearest
 from dispatcher.query.pivot import Values, mean, median, natural, std
 from dispatcher.query.results.rows import no_value_text
-from dispatcher.query.tables import number_text
 
 Row = dict[str, Any]
 Key = tuple[str, ...]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dispatcher.query.terminal import clip, clip_middle, indented, one_line, width_of
+from dispatcher.base.terminal import clip, clip_middle, indented, one_line, width_of
 
 GAP: Final = "  "
 # Names and paths, which are told apart by both ends.

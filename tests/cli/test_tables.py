@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from dispatcher.query.columns import Narrowing
-from dispatcher.query.tables import number_text, render
-from dispatcher.query.terminal import clip, clip_middle, one_line, width_of, wrap
+from dispatcher.base.messages import number_text
+from dispatcher.base.terminal import clip, clip_middle, one_line, width_of, wrap
+from dispatcher.cli.fitting import Narrowing
+from dispatcher.cli.tables import render
 
 ROWS = [{"job": "1e5", "loss": 2.34567, "n": 3}, {"job": "b", "loss": None, "n": 12, "gpu": [2, 3]}]
 

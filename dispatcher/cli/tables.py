@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from dispatcher.query.columns import GAP, Fit, Narrowing, fit
-from dispatcher.query.terminal import clip, one_line, width_of
+from dispatcher.base.messages import number_text
+from dispatcher.base.terminal import clip, one_line, width_of
+from dispatcher.cli.fitting import GAP, Fit, Narrowing, fit
 
 Rows = Sequence[Mapping[str, Any]]
 # Maps a column's name and a cell's text to coloured text.
@@ -71,13 +71,6 @@ def render(
 def json_text(value: Any) -> str:
     """`value` as indented JSON; NaN and infinity become null, a path is text."""
     return msgspec.json.format(msgspec.json.encode(value, enc_hook=os.fspath), indent=2).decode()
-
-
-def number_text(value: float) -> str:
-    """A number with four significant digits."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
 def _plain(table: Fit, colour: Colour | None, *, bare: bool) -> str:

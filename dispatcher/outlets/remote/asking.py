@@ -11,19 +11,19 @@ from dispatcher.outlets.remote.connection import Call, Connection, Outcome
 from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.remote.programs import Finished, Program
-from dispatcher.outlets.remote.road import Road
+from dispatcher.outlets.remote.transport import Transport
 
 
-def ask_all(questions: Mapping[str, tuple[Road, Sequence[Operation]]], timeout_s: float) -> dict[str, Outcome]:
+def ask_all(questions: Mapping[str, tuple[Transport, Sequence[Operation]]], timeout_s: float) -> dict[str, Outcome]:
     """What each host answers, by name; returns when all have answered or their time is over.
 
-    `questions` has the road to each host, which is closed in the end, and its operations.
+    `questions` has the transport to each host, which is closed in the end, and its operations.
     """
     outcomes: dict[str, Outcome] = {}
     calls: dict[str, Call] = {}
     with contextlib.ExitStack() as stack:
-        for name, (road, operations) in questions.items():
-            connection = Connection(name, road)
+        for name, (transport, operations) in questions.items():
+            connection = Connection(name, transport)
             stack.callback(connection.close, 0.0)
             calls[name] = connection.call(operations, timeout_s=timeout_s)
         while calls:

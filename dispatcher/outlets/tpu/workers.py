@@ -1,4 +1,4 @@
-"""The road to all workers of a TPU VM, through gcloud: together they answer as one host.
+"""The transport to all workers of a TPU VM, through gcloud: together they answer as one host.
 
 A call is one `gcloud compute tpus tpu-vm ssh --worker=all`: each worker runs the agent, gcloud keeps what each has
 printed in a file of its own, and the answers are merged (merging.py). So nothing of one worker is mixed with that of
@@ -82,7 +82,7 @@ class WorkerLog:
         return reaching.ssh_words(self._host, str(self._index), reaching.command_once(secrets.token_hex(8), command))
 
 
-class WorkersRoad:
+class WorkersTransport:
     """All workers of a TPU VM.
 
     A call without a large file may take `call_limit_s`; gcloud would try for longer to reach a worker that is down.

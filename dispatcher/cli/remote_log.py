@@ -33,9 +33,10 @@ _LONGEST_PAUSE_S: Final = 60.0
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Where an attempt's own log is: the file `name` of a directory that `transport` reaches; `follow_elsewhere` closes it.
+    """Where an attempt's own log is: the file `name` of a directory that `transport` reaches.
 
-    Of an attempt with a log on each of several machines it is that of the first one, until `several_logs` tells all.
+    `follow_elsewhere` closes the transport. Of an attempt with a log on each of several machines it is that of the
+    first one, until `several_logs` tells all.
     """
 
     host: str

@@ -64,6 +64,9 @@ class Spread(msgspec.Struct, frozen=True):
         return f"{self.mean:.{max(0, decimals)}f} ± {self.std:.{max(0, decimals)}f} {count}"
 
 
+_NO_JOB: Final = Spread(None, None, 0, 0)
+
+
 class Cells(msgspec.Struct, frozen=True):
     """Results by the values of keys: `down` and `across` in natural order, the numbers and jobs of each combination.
 
@@ -184,13 +187,14 @@ def _aggregate(function: Callable[[Values], float | int | None], numbers: Values
     return function(numbers) if numbers else None
 
 
-def expanded(table: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows with four columns for each spread, as programs read them: mean, std, n and of."""
+def expanded(table: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows with four columns for each column of spreads, as programs read them: mean, std, n and of."""
+    spreads = {name for row in table for name, cell in row.items() if isinstance(cell, Spread)}
     return [
         {
             name: cell
             for column, given in row.items()
-            for name, cell in (_parts(column, given) if isinstance(given, Spread) else ((column, given),))
+            for name, cell in (_parts(column, given or _NO_JOB) if column in spreads else ((column, given),))
         }
         for row in table
     ]

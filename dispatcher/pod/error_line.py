@@ -51,17 +51,24 @@ _NO_PACKAGE: Final = re.compile(r"No module named 'dispatcher'\)?$")
 _INSTALL: Final = "; install the package dispatcher into the Python that runs the job"
 
 
+def until_first_end(lines: Sequence[str]) -> Sequence[str]:
+    """These lines up to the one by which a launcher of several processes tells that the first one has failed; or all."""
+    ends = (number for number, line in enumerate(lines, 1) if _FIRST_END.search(line))
+    return lines[: next(ends, len(lines))]
+
+
 def last_error_line(lines: Sequence[str]) -> str | None:
-    """The last of these lines that looks like an error, with what to do if that is known; None when none does."""
-    lines = [line.rstrip() for line in lines if line.strip()]
-    first_end = next((number for number, line in enumerate(lines) if _FIRST_END.search(line)), len(lines))
-    before = lines[:first_end][-_LINES:]
-    ends = _ends_of_tracebacks(before)
-    for number in range(len(before) - 1, -1, -1):
-        if number in ends or _looks_like_error(before[number]):
-            line = before[number].strip()[:_WIDTH]
+    """The last of these lines that looks like an error, with what to do if that is known; None when none does.
+
+    That of a launcher about the end of a process counts where no other does.
+    """
+    lines = [line.rstrip() for line in lines if line.strip()][-_LINES:]
+    ends = _ends_of_tracebacks(lines)
+    for number in range(len(lines) - 1, -1, -1):
+        if number in ends or _looks_like_error(lines[number]):
+            line = lines[number].strip()[:_WIDTH]
             return f"{line}{_INSTALL}" if _NO_PACKAGE.search(line) else line
-    return lines[first_end].strip()[:_WIDTH] if first_end < len(lines) else None
+    return next((line[:_WIDTH] for line in lines if _FIRST_END.search(line)), None)
 
 
 def last_line(lines: Sequence[str], but: str = "") -> str | None:
@@ -71,7 +78,7 @@ def last_line(lines: Sequence[str], but: str = "") -> str | None:
 
 
 def _looks_like_error(line: str) -> bool:
-    if _OWN_NOTE.search(line) or _ECHO.search(line) or _ENDED_BY_SLURM.search(line):
+    if any(pattern.search(line) for pattern in (_OWN_NOTE, _ECHO, _FIRST_END, _ENDED_BY_SLURM)):
         return False
     if _STRONG.search(line) or _OWN.search(line):
         return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.pod.error_line import last_error_line
+from dispatcher.pod.error_line import last_error_line, until_first_end
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -61,7 +61,7 @@ TRACEBACK = """Traceback (most recent call last):
     ],
 )
 def test_lines_that_look_like_an_error(log: str, expected: str) -> None:
-    assert last_error_line(log.splitlines()) == expected
+    assert last_error_line(until_first_end(log.splitlines())) == expected
 
 
 @pytest.mark.parametrize(

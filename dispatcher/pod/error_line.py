@@ -52,7 +52,7 @@ _INSTALL: Final = "; install the package dispatcher into the Python that runs th
 
 
 def until_first_end(lines: Sequence[str]) -> Sequence[str]:
-    """These lines up to the one by which a launcher of several processes tells that the first one has failed; or all."""
+    """These lines up to that by which a launcher of several processes tells that the first one has failed; else all."""
     ends = (number for number, line in enumerate(lines, 1) if _FIRST_END.search(line))
     return lines[: next(ends, len(lines))]
 

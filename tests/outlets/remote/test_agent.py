@@ -174,6 +174,7 @@ def test_programs(here: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
         "PBS_NODEFILE",
         "PMIX_RANK",
         "OMPI_MCA_orte_hnp_uri",
+        "TMPDIR",
     }
     for name in dropped:
         monkeypatch.setenv(name, "x")

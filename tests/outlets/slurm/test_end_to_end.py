@@ -282,7 +282,9 @@ def test_the_task_that_fails_first(start_lab: Callable[..., Lab], other: str, fa
 def test_several_nodes(start_lab: Callable[..., Lab]) -> None:
     """One task on each. What stops the attempt stops all of them, and each has time to save, also after the first."""
     lab = start_lab()
-    words = 'echo "task $SLURM_PROCID of $SLURM_NTASKS with $CUDA_VISIBLE_DEVICES"'
+    # Then SLURM sets it to /tmp.
+    lab.variables = {**lab.variables, "TMPDIR": ""}
+    words = 'echo "task $SLURM_PROCID of $SLURM_NTASKS with $CUDA_VISIBLE_DEVICES"; [[ $TMPDIR == /tmp/?* ]] || exit'
     patient = "trap 'sleep $((2 * SLURM_PROCID)); echo saved; exit $((9 - SLURM_PROCID))' TERM"
     # Each process of a task is signalled in its turn: the end of a child must not be taken for the task's.
     loop = "while :; do sleep 0.05; done"

@@ -28,7 +28,7 @@ from dispatcher.outlets.base import (
     TIME_LIMIT,
     Ended,
 )
-from dispatcher.pod.error_line import last_error_line, last_line
+from dispatcher.pod.error_line import last_error_line, last_line, until_first_end
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Event
@@ -122,7 +122,7 @@ def classify(ended: Ended, log_end: str) -> Ended:
         known = ": ".join(filter(None, (ended.exit_reason, ended.error)))
         known = _what_is_known(ended, log_end) if code is None else known
         return msgspec.structs.replace(ended, exit_reason=LOST, error=known)
-    lines = log_end.splitlines()
+    lines = until_first_end(log_end.splitlines())
     # A wrapper adds 128 to the signal's number, as shells do.
     number = code - 128 if code is not None and 128 < code < 128 + signal.NSIG else None
     if ended.exit_reason:

@@ -26,10 +26,13 @@ TAKEN_OVER: Final = 93
 GUARD: Final = f"exit {TAKEN_OVER}"
 # With which the loader ends when something else has read from its standard input before.
 CUT_SHORT: Final = 94
+# What the loader prints before all else. Where a program is killed that has not printed it, the agent has not begun.
+BEGUN: Final = "dispatcher agent"
 # The source of the agent is what it reads next.
 # Without single quotes, so that every login shell reads it alike.
 _LOADER: Final = (
-    f'import sys,zlib;f=sys.stdin.buffer;f.readline()==b"{GUARD}\\n" or sys.exit({CUT_SHORT});'
+    f'import os,sys,zlib;os.write(1,b"{BEGUN}\\n");f=sys.stdin.buffer;'
+    f'f.readline()==b"{GUARD}\\n" or sys.exit({CUT_SHORT});'
     'exec(compile(zlib.decompress(f.read(int(f.readline()))),"agent","exec"),{"__name__":"__main__"})'
 )
 # Its first argument says how many of the next ones are files; the others are the command.

@@ -22,8 +22,10 @@ _CHUNK: Final = 1 << 18
 _MOST_CHUNKS: Final = 64
 # How often a program is looked at whose end no descriptor tells (Linux before 5.3).
 _LOOK_AGAIN_S: Final = 0.05
-# At the end of a dispatcher: from TERM to KILL.
-_CLOSING_S: Final = 1.0
+# At the end of a dispatcher: from TERM to KILL. An agent ends what it has started, which takes time on a busy machine.
+_CLOSING_S: Final = 5.0
+# From one KILL to the next.
+_KILLING_S: Final = 1.0
 
 
 class Finished(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +142,7 @@ class Program:
             self._killed_because = why
             self._signal(signal.SIGKILL)
         # It may take its time to end, or hang in the kernel.
-        self._ends_at_s = time.monotonic() + _CLOSING_S
+        self._ends_at_s = time.monotonic() + _KILLING_S
 
     def _signal(self, number: signal.Signals) -> None:
         # It leads its group, and it is not waited for yet: the number is not another's.

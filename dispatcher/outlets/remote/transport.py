@@ -11,6 +11,7 @@ from dispatcher import contract
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import follow, ssh
 from dispatcher.outlets.remote.exchange import (
+    BEGUN,
     CUT_SHORT,
     GUARD,
     TAKEN_OVER,
@@ -155,8 +156,8 @@ class SshTransport:
     def _explain(self, finished: Finished) -> str:
         target = self.shared.target
         return (
-            explain_limit(self.name, finished)
-            or _explain_login(target, finished)
+            _explain_login(target, finished)
+            or explain_limit(target, finished)
             or ssh.explain(finished.exit_code, finished.errors, target)
         )
 
@@ -169,6 +170,11 @@ def _explain_login(target: str, finished: Finished) -> str:
         return f"{target}: {_START_FILE} replaces the shell by another one, or by a program (`exec`): {_ONLY}"
     if finished.exit_code == CUT_SHORT:
         return f"{target}: {_START_FILE} reads from standard input, and so takes what is meant for the agent: {_ONLY}"
+    if finished.killed_because and BEGUN.encode() not in finished.out:
+        return (
+            f"{explain_limit(target, finished)}. The agent has not begun: the host hangs, or {_START_FILE} waits for "
+            f"something, or replaces the shell: {_ONLY}"
+        )
     # A program that cannot be found, or a Python that fails, says so itself.
     if finished.exit_code in (126, 127, 255) or finished.exit_code < 0 or _PYTHON_SAYS.search(finished.errors):
         return ""

@@ -21,7 +21,7 @@ from dispatcher.outlets.remote.operations import Ran
 from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.tpu import gcloud, leaving, telling, usage
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
-from dispatcher.outlets.tpu.timer import Timer
+from dispatcher.outlets.tpu.timer import RENEWED_WITHIN_S, Timer
 from dispatcher.outlets.tpu.vm import (
     Action,
     Sight,
@@ -61,6 +61,9 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     # A request that no one has wanted for so long is taken back; a dispatcher that has just begun does not know its
     # jobs.
     given_up_s: float = 300.0
+    # How long a request is valid, and how often the timer is renewed at least.
+    queued_for_s: int = gcloud.QUEUED_FOR_S
+    renewed_within_s: float = RENEWED_WITHIN_S
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +111,7 @@ class TpuProvisioning:
         self._look_after_s = self._act_after_s = 0.0
         self._idle_since_s: float | None = None
         self._is_unused = False
-        self._timer = Timer(host, self._tell_of_timer)
+        self._timer = Timer(host, self._tell_of_timer, times.renewed_within_s)
         self._program: Program | None = None
         self._doing: Action | None = None
         self._began_s = 0.0
@@ -414,7 +417,7 @@ class TpuProvisioning:
         if chosen is Action.CREATE:
             return gcloud.create(self._host, self._workspace), CREATE_LIMIT_S
         if chosen is Action.QUEUE:
-            return gcloud.create_queued(self._host, self._workspace), LOOK_LIMIT_S
+            return gcloud.create_queued(self._host, self._workspace, self._times.queued_for_s), LOOK_LIMIT_S
         if chosen is Action.DELETE:
             return gcloud.delete(self._host), DELETE_LIMIT_S
         return gcloud.delete_queued(self._host, self._queue_of_vm()), DELETE_LIMIT_S

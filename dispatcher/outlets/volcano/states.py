@@ -323,8 +323,9 @@ def _was_stopped(end: Terminated | None) -> bool:
 
 
 def _told(why: str, events: Sequence[Event]) -> str:
-    """With the warnings that were recorded about it."""
-    said = dict.fromkeys(f"{event.reason}: {event.message.strip()}" for event in events if event.type == "Warning")
+    """With the warnings that were recorded about it, an eviction first: the API server has no order for them."""
+    warnings = sorted((event for event in events if event.type == "Warning"), key=lambda one: not _is_eviction(one))
+    said = dict.fromkeys(f"{event.reason}: {event.message.strip()}" for event in warnings)
     return f"{why}; {'; '.join(said)[:_LONGEST_EVENTS]}" if said else why
 
 

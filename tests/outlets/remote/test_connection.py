@@ -112,6 +112,17 @@ def test_a_start_file_that_takes_the_login_over_is_named(
     assert ask(h1, Run(words=["ls", "/root"])).out == ""
 
 
+def test_a_start_file_that_never_comes_to_the_command_is_named(ssh: SshBed, connect: Callable[..., Connection]) -> None:
+    """As with `exec script`, which waits for a terminal. An agent that has begun and hangs is another matter."""
+    h1 = connect(ssh, "h1")
+    assert unreached(h1, [Run(words=["sleep", "600"])], timeout_s=3.0) == "h1: no answer within 3 s"
+    ssh["h1"].path(".bashrc").write_text("exec script -q /dev/null\n")
+    next_call(h1)
+    why = unreached(h1, [Hello()], timeout_s=3.0)
+    assert why.startswith("h1: no answer within 3 s") and "The agent has not begun" in why and ".bashrc" in why
+    ssh["h1"].path(".bashrc").unlink()
+
+
 def test_calls_share_a_connection(ssh: SshBed, connect: Callable[..., Connection]) -> None:
     h1 = connect(ssh, "h1")
     pids = {ask(h1, Run(words=["sh", "-c", 'echo "$SSH_CONNECTION"'])).out for _ in range(3)}

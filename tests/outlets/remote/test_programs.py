@@ -104,6 +104,17 @@ def test_close_gives_it_time_to_end() -> None:
     assert finished.out == b"done\n"
 
 
+def test_what_it_has_to_clean_up_is_not_cut_short(tmp_path: Path) -> None:
+    """As by an agent, which ends what it has started."""
+    script = (
+        f"trap 'sleep 1.5; touch {tmp_path}/cleaned; exit' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    )
+    program = Program(["bash", "-c", script], limit_s=PATIENCE_S)
+    wait_until((tmp_path / "ready").exists, "it can be told")
+    program.close()
+    assert (tmp_path / "cleaned").exists()
+
+
 def test_one_that_is_not_there() -> None:
     with pytest.raises(OutletError, match="/none/such cannot be started: No such file"):
         Program(["/none/such"], limit_s=1)

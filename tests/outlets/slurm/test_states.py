@@ -92,6 +92,12 @@ def test_only_a_node_that_failed_may_still_run_it() -> None:
         (state(""), Phase.UNKNOWN, "state '', which this version does not know"),
         (state("FAILED", "NonZeroExitCode", "3:0"), Phase.ENDED, "FAILED NonZeroExitCode"),
         (state("TIMEOUT", "TimeLimit", "0:9"), Phase.ENDED, "TIMEOUT TimeLimit signal 9 (SIGKILL)"),
+        (
+            state("FAILED", "JobLaunchFailure", "0:53"),
+            Phase.ENDED,
+            "FAILED JobLaunchFailure signal 53 (its node cannot open its output file: does it see the workspace, and may "
+            "it write there?)",
+        ),
     ],
 )
 def test_what_people_read(found: JobState, phase: Phase, why: str) -> None:

@@ -268,6 +268,8 @@ def test_events_tell_of_an_eviction_too() -> None:
     state = told(job("Failed"), pod("Failed", container=ended(1)), events=events)
     assert (state.reason, state.was_preempted) == (PREEMPTED, True)
     assert state.why.endswith("; Evict: Pod is evicted, because of reclaim")
+    waited = [event("Unschedulable", f"{number}/100 tasks in gang unschedulable") for number in range(100)]
+    assert "; Evict: Pod is evicted" in told(job("Terminated"), events=[*waited, *events]).why
 
 
 def test_what_kept_a_gang_waiting_does_not_explain_how_it_ended() -> None:

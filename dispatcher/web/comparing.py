@@ -16,8 +16,8 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.values import group_label
 from dispatcher.errors import StateError, UsageError, nearest
-from dispatcher.report.pivot import mean, std
-from dispatcher.report.results.rows import no_value_text
+from dispatcher.query.pivot import mean, std
+from dispatcher.query.results.rows import no_value_text
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter, sort_key

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import StateError
-from dispatcher.report import metrics
+from dispatcher.query import metrics
 from dispatcher.web.logs import open_log
 
 STEP: Final = "step"

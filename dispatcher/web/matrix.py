@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from dispatcher.base.values import group_label, text_of
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import literal
-from dispatcher.report.pivot import mean, std
-from dispatcher.report.results.rows import methods_without, no_value_text
+from dispatcher.query.pivot import mean, std
+from dispatcher.query.results.rows import methods_without, no_value_text
 from dispatcher.run_state.states import State
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board

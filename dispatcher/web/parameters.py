@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import UsageError
-from dispatcher.report.results.rows import no_value_text
+from dispatcher.query.results.rows import no_value_text
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter
 from dispatcher.web.comparing import sample

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from dispatcher.report.results.pivot import finite_number
-from dispatcher.report.snapshot import Snapshot
+from dispatcher.query.results.pivot import finite_number
+from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.states import IN_FLIGHT
 
 # How long one step may take, so that requests are answered between two of them.

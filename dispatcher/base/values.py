@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.base.variables import SETTABLE
@@ -122,6 +122,20 @@ def group_label(values: Iterable[object]) -> Callable[[object], str]:
         for key, text in texts.items()
     }
     return lambda value: labels[identity(value)]
+
+
+def split_names(lists: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """The names in lists with commas; what is known with its commas is one name."""
+    found: dict[str, None] = {}
+    for text in lists:
+        parts = text.split(",")
+        while parts:
+            ends = range(len(parts), 0, -1)
+            end = next((end for end in ends if ",".join(parts[:end]).strip() in known), 1)
+            if name := ",".join(parts[:end]).strip():
+                found[name] = None
+            del parts[:end]
+    return tuple(found)
 
 
 def is_name(value: object) -> bool:

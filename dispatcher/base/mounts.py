@@ -10,7 +10,11 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+# What a host has changed on a network filesystem, another one may be shown so much later: clients keep names and
+# attributes in caches, on NFS for a minute at most.
+SHOWN_LATE_S: Final = 60.0
 NETWORK_TYPES = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "9p", "virtiofs", "afs",
      "pvfs2", "orangefs", "ocfs2", "gfs2", "panfs", "wekafs", "fuse"}

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import identity_of
 from dispatcher.config import Config
 from dispatcher.matrix.manifest import job_ids
 from dispatcher.run_state import liveness
@@ -39,8 +40,7 @@ class ManifestJobs:
     def _read(self, path: Path) -> Collection[str]:
         """The ids in one manifest; none when it cannot be read."""
         try:
-            found = os.stat(path)
-            signature = (found.st_ino, found.st_size, found.st_mtime_ns)
+            signature = identity_of(os.stat(path))
             known = self._ids.get(path)
             if known is None or known[0] != signature:
                 self._ids[path] = known = (signature, job_ids(files.read_plain(path)))

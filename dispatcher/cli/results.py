@@ -37,14 +37,14 @@ _KINDS: Final = ("bars", "heatmap", "curves")
 
 
 def _kept(context: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Lists as they are typed: a name may have a comma itself, which only the results tell (split_names)."""
+    """Lists as they are typed: a name may have a comma itself, which only the results tell (_split_names)."""
     given = (value,) if isinstance(value, str) else value or ()
     if given and not any(part.strip() for text in given for part in text.split(",")):
         raise UsageError(f"{param.opts[0]} {given[0]!r} names no key: expected keys with commas between them")
     return given
 
 
-def split_names(lists: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+def _split_names(lists: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
     """The names in lists with commas; what is known with its commas is one name."""
     found: dict[str, None] = {}
     for text in lists:
@@ -181,7 +181,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     def named(self, known: Collection[str]) -> _Asked:
         """With the names in lists of keys and values; `known` are the columns of the results."""
-        lists = {name: split_names(getattr(self, name), known) for name in ("by", "rows", "cols", "values")}
+        lists = {name: _split_names(getattr(self, name), known) for name in ("by", "rows", "cols", "values")}
         return msgspec.structs.replace(self, **lists)
 
     @property
@@ -197,7 +197,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
         from dispatcher.query.results.sorting import sort_rows
 
         columns = {name for row in rows for name in row}
-        keys = split_names(self.sort, columns | {f"-{name}" for name in columns})
+        keys = _split_names(self.sort, columns | {f"-{name}" for name in columns})
         ordered = sort_rows(rows, keys) if keys else list(rows)
         if self.top is not None and len(ordered) > self.top:
             note(f"the first {self.top} of {len(ordered)} rows")

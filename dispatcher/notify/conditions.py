@@ -27,8 +27,8 @@ _OPEN: Final = (State.QUEUED, *IN_FLIGHT)
 # A pod whose last heartbeat is so much older than the wish to be told is not news.
 _OLD_S: Final = 600.0
 
-DONE_KEY: Final = incident_key(Topic.MATRIX_DONE, "")
-NOTHING_KEY: Final = incident_key(Topic.NOTHING_RUNNING, "")
+_DONE_KEY: Final = incident_key(Topic.MATRIX_DONE, "")
+_NOTHING_KEY: Final = incident_key(Topic.NOTHING_RUNNING, "")
 
 
 class Conditions:
@@ -151,7 +151,7 @@ class Conditions:
         if known or not fold.count(*_ENDED):
             return {}, []
         counts = [f"{count} {state}" for state in (*_ENDED, State.HELD) if (count := fold.count(state))]
-        return {DONE_KEY: Began(f"no job is left to run: {', '.join(counts)}", "")}, []
+        return {_DONE_KEY: Began(f"no job is left to run: {', '.join(counts)}", "")}, []
 
     def _nothing_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:
         if fold.count(*IN_FLIGHT) or not fold.count(State.QUEUED):
@@ -165,7 +165,7 @@ class Conditions:
             return {}, []
         text = f"{counted(fold.count(State.QUEUED), 'job waits', 'jobs wait')}, and none runs"
         text += f"; paused: {first_names(list(fold.pauses))}" if fold.pauses else ""
-        return {NOTHING_KEY: Began(text, "")}, []
+        return {_NOTHING_KEY: Began(text, "")}, []
 
 
 def _pod_key(info: PodInfo) -> str:

@@ -34,7 +34,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 # A look may take up to this part of the time.
 _SHARE: Final = 0.05
 # Where git was too slow, it is not asked again so soon.
-REST_S: Final = 300.0
+_REST_S: Final = 300.0
 # Attempts that wait to be recorded; there are more only when the storage hangs.
 _MOST_WAITING: Final = 10_000
 
@@ -51,7 +51,7 @@ class Collector:
     """Records the provenance of one pod's attempts."""
 
     def __init__(
-        self, layout: Layout, *, deadline_s: float = DEADLINE_S, pause_s: float = PAUSE_S, rest_s: float = REST_S
+        self, layout: Layout, *, deadline_s: float = DEADLINE_S, pause_s: float = PAUSE_S, rest_s: float = _REST_S
     ) -> None:
         self._layout = layout
         self._deadline_s = deadline_s

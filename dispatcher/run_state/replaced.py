@@ -25,7 +25,7 @@ from dispatcher.base import files
 from dispatcher.base.file_identity import Identity, identity_of
 
 # Where it cannot be known whether a program has the file open for writing, programs are done in this time.
-LINGER_S: Final = 10.0
+_LINGER_S: Final = 10.0
 # A program that goes on writing does so in this time.
 PAUSE_S: Final = 10.0
 # A program that was opening the file in the moment of the exchange has it open by then.
@@ -69,7 +69,7 @@ class Replaced:
         if age_s < GRACE_S and not in_a_hurry:
             return True
         has_writer = self.has_writer(network=network)
-        return age_s < LINGER_S if has_writer is None else has_writer
+        return age_s < _LINGER_S if has_writer is None else has_writer
 
     def has_writer(self, *, network: bool) -> bool | None:
         """Whether a program has it open for writing; None where that cannot be known."""

@@ -172,7 +172,7 @@ class Readiness:
 
 def fault_of_values(method: Method, entry: Entry) -> str:
     """Why no host could start this very entry, found without rendering it; empty when it can be started."""
-    return device_fault(method, entry) or too_long(method, entry) or _path_fault(method, entry)
+    return _device_fault(method, entry) or too_long(method, entry) or _path_fault(method, entry)
 
 
 def _lacking(method: Method, entry: Entry) -> str:
@@ -200,7 +200,7 @@ def _path_fault(method: Method, entry: Entry) -> str:
     return ""
 
 
-def device_fault(method: Method, entry: Entry) -> str:
+def _device_fault(method: Method, entry: Entry) -> str:
     """Why the entry cannot have the GPUs of which its `env` says that it sees them."""
     if not entry.env and not method.env:
         return ""

@@ -59,7 +59,7 @@ _LOG: Final = re.compile(r"([0-9]+)\.log", re.ASCII)
 _Answers = list[Sequence[Any]]
 
 
-class WorkerLog:
+class _WorkerLog:
     """The way to the logs on one worker, by its index."""
 
     def __init__(self, host: TpuHost, index: int) -> None:
@@ -91,7 +91,7 @@ class WorkersRoad:
     def __init__(self, host: TpuHost, call_limit_s: float = 45.0) -> None:
         self._host = host
         self._call_limit_s = call_limit_s
-        self._first_log = WorkerLog(host, 0)
+        self._first_log = _WorkerLog(host, 0)
         # A request may hold what no one else should read, also where no further call is made.
         temporary.remove_leftovers(tempfile.gettempdir(), _DIRECTORY, shutil.rmtree, older_than_s=temporary.OLD_S)
         self.sent_bytes = 0
@@ -110,7 +110,7 @@ class WorkersRoad:
 
     def reach(self, timeout_s: float) -> Talk:
         addresses = yield from self._addresses(min(timeout_s, _DESCRIBE_LIMIT_S))
-        return [WorkerLog(self._host, index) for index in range(len(addresses))] if len(addresses) > 1 else ()
+        return [_WorkerLog(self._host, index) for index in range(len(addresses))] if len(addresses) > 1 else ()
 
     def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
         return self._first_log.follow_words(directory, offset, name)

@@ -22,7 +22,7 @@ from dispatcher.outlets.remote.programs import Program
 
 PROGRAM: Final = "kubectl"
 # One request to the API server.
-REQUEST_S: Final = 30
+_REQUEST_S: Final = 30
 # It reads files only.
 _CONFIG_S: Final = 10.0
 
@@ -87,7 +87,7 @@ class Kubectl:
         if host.context is not None:
             self._options.append(f"--context={host.context}")
 
-    def words(self, *arguments: str, request_s: float | None = REQUEST_S) -> list[str]:
+    def words(self, *arguments: str, request_s: float | None = _REQUEST_S) -> list[str]:
         """The words of a call. `request_s` limits each request; None for those that last, such as `exec` and `wait`."""
         limit = [] if request_s is None else [f"--request-timeout={request_s:g}s"]
         return [PROGRAM, *self._options, *limit, *arguments]

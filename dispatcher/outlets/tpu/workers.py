@@ -27,6 +27,7 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.base import temporary
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote import follow
@@ -44,7 +45,7 @@ from dispatcher.outlets.remote.operations import (
     Tail,
     Write,
 )
-from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, merging, reaching, telling
 from dispatcher.outlets.tpu.gcloud import Vm
 
@@ -151,7 +152,7 @@ class WorkersRoad:
     def _vm(self, limit_s: float) -> Generator[Program, Finished, Vm]:
         """The VM as it is now, with addresses."""
         finished = yield Program(gcloud.describe(self._host), limit_s=limit_s, environment=reaching.environment())
-        answer = finished.ran()
+        answer = ran(finished)
         vm = gcloud.read_vm(answer)
         if vm is None:
             raise OutletError(f"{self._host.name}: {gcloud.message(answer.err)}")

@@ -17,7 +17,6 @@ import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import VolcanoHost
-from dispatcher.outlets.remote.asking import wait_for
 from dispatcher.outlets.remote.programs import Program
 
 PROGRAM: Final = "kubectl"
@@ -114,7 +113,7 @@ def _config(host: VolcanoHost, root: str | os.PathLike[str], *words: str) -> lis
     except OutletError:
         # That there is no kubectl is told when the host is reached.
         return []
-    finished = wait_for(program)
+    finished = program.wait()
     return finished.out.decode(errors="replace").splitlines() if finished.exit_code == 0 else []
 
 

@@ -45,13 +45,11 @@ class Conditions:
         read_pods: Callable[[], Iterable[PodInfo]],
         is_dead: Callable[[PodInfo], bool],
         stalled: Callable[[], Mapping[str, float | None]] = dict,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.nothing_running_after_s = nothing_running_after_s
         self._read_pods = read_pods
         self._is_dead = is_dead
         self._find_stalled = stalled
-        self._monotonic = monotonic
         self._dead: dict[str, PodInfo] = {}
         # Their deaths are news, whatever clocks their hosts have.
         self._seen_alive: set[str] = set()
@@ -69,12 +67,12 @@ class Conditions:
         """Seconds until nothing has run for long enough; None when something runs, or nothing waits."""
         if self._nothing_since_s is None:
             return None
-        left_s = self._nothing_since_s + self.nothing_running_after_s - self._monotonic()
+        left_s = self._nothing_since_s + self.nothing_running_after_s - time.monotonic()
         return left_s if left_s > 0 else None
 
     def nothing_runs_since(self, seconds: float) -> None:
         """As found by another clock: nothing has been running for so many seconds."""
-        self._nothing_since_s = self._monotonic() - seconds
+        self._nothing_since_s = time.monotonic() - seconds
 
     def nothing_will_run(self) -> None:
         """No process is left that starts jobs."""
@@ -157,7 +155,7 @@ class Conditions:
         if fold.count(*IN_FLIGHT) or not fold.count(State.QUEUED):
             self._nothing_since_s = None
             return {}, known
-        now_s = self._monotonic()
+        now_s = time.monotonic()
         if self._nothing_since_s is None:
             self._nothing_since_s = now_s
         idle_s = now_s - self._nothing_since_s

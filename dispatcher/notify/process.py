@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.libraries import PACKAGES
 from dispatcher.base.programs import Program
 from dispatcher.notify_config import Channel, Target
 from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENT
@@ -20,7 +21,6 @@ from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENT
 BEGUN: Final = b"begun"
 # The package as this process has found it; nothing of it in the environment, which programs of users inherit.
 _MAIN: Final = "import sys; sys.path.insert(0, sys.argv[1]); from dispatcher.notify.child import main; main()"
-_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _LONGEST_WHY: Final = 300
 
 
@@ -50,7 +50,7 @@ class Sending:
         with open(os.memfd_create("notice", os.MFD_CLOEXEC), "w+b", buffering=0) as stdin:
             stdin.write(msgspec.json.encode(order))
             stdin.seek(0)
-            self._program = Program([sys.executable, "-P", "-c", _MAIN, _PACKAGE], limit_s=target.limit_s, stdin=stdin)
+            self._program = Program([sys.executable, "-P", "-c", _MAIN, PACKAGES], limit_s=target.limit_s, stdin=stdin)
         self._limit_s = target.limit_s
         self.wait_fds = self._program.wait_fds
         self.due_in_s = self._program.due_in_s

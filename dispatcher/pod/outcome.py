@@ -22,6 +22,7 @@ from dispatcher.outlets.base import (
     GPU_IDLE,
     LOST,
     NOT_REACHED,
+    OUT_OF_MEMORY,
     PREEMPTED,
     QUEUE_LIMIT,
     SUPERSEDED,
@@ -36,7 +37,6 @@ from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import PRUNED, Record, State
 from dispatcher.workspace import AttemptPaths
 
-OUT_OF_MEMORY: Final = "out of memory"
 _SETUP: Final = "setup"
 STOPPED: Final = "stopped on request"
 REQUEUE: Final = "requeue"

@@ -50,13 +50,10 @@ class _Python(msgspec.Struct, frozen=True):
 class Collector:
     """Records the provenance of one pod's attempts."""
 
-    def __init__(
-        self, layout: Layout, *, deadline_s: float = DEADLINE_S, pause_s: float = PAUSE_S, rest_s: float = _REST_S
-    ) -> None:
+    def __init__(self, layout: Layout, *, deadline_s: float = DEADLINE_S, pause_s: float = PAUSE_S) -> None:
         self._layout = layout
         self._deadline_s = deadline_s
         self._pause_s = pause_s
-        self._rest_s = rest_s
         self._code = CodeReader(layout)
         self._interpreters = Interpreters()
         self._blobs = Blobs(layout)
@@ -134,7 +131,7 @@ class Collector:
         try:
             return self._code.read(self._deadline_s)
         except TooSlowError as error:
-            self._rests_until_s = time.monotonic() + self._rest_s
+            self._rests_until_s = time.monotonic() + _REST_S
             self._slow = str(error)
             return Code(None, (self._slow,))
         except OSError as error:

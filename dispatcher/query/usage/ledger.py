@@ -9,7 +9,8 @@ import msgspec
 
 from dispatcher.matrix.entry import OWNER
 from dispatcher.outlets.kinds import DEFAULT
-from dispatcher.query.usage.history import EXTERNAL, Attempt, History, Kind
+from dispatcher.query.external import EXTERNAL
+from dispatcher.query.usage.history import Attempt, History, Kind
 from dispatcher.query.usage.pools import CPU, GPU, Eligibility, Stay, Stays
 from dispatcher.query.usage.sweep import Sweep, Swept, Window
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_texts
 from dispatcher.config import Config
 from dispatcher.doctor.findings import OK, UNKNOWN, WARNING, WRONG, Finding, Findings
 from dispatcher.hosts.types import VolcanoHost
@@ -280,7 +280,10 @@ def _judge_jobs(name: str, kubectl: Kubectl, answer: Any) -> Findings:
     for job in json.loads(answer.out)["items"]:
         phase = job.get("status", {}).get("state", {}).get("phase") or "new"
         phases.setdefault(phase, []).append(job["metadata"]["name"])
-    told = "; ".join(f"{len(names)} {phase} ({_listed(names)})" for phase, names in sorted(phases.items()))
+    told = "; ".join(
+        f"{len(names)} {phase} ({first_texts(sorted(names), _MOST_SHOWN, ', ')})"
+        for phase, names in sorted(phases.items())
+    )
     yield Finding(name, OK, f"of this workspace: {told or 'none'}")
 
 
@@ -298,8 +301,3 @@ def _judge_helpers(name: str, kubectl: Kubectl, answer: Any) -> Findings:
         return
     told = ", ".join(f"{job} of {owner}" for job, owner in owners.items())
     yield Finding(name, OK, f"{counted(len(owners), 'helper')}: {told}; one that is not used ends by itself")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return ", ".join(sorted(names)[:_MOST_SHOWN]) + more

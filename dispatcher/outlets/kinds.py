@@ -136,7 +136,7 @@ def make_host(context: PodContext, name: str, limit: int, location: Location | N
     from dispatcher.outlets.batch.outlet import BatchOutlet
     from dispatcher.outlets.remote.connection import Connection, Pace
 
-    host = located(configured_host(context, name), context.config, location)
+    host = located(_configured_host(context, name), context.config, location)
     context = msgspec.structs.replace(context, config=_with(context.config, host))
     scheduler = make_scheduler(host, context.config)
     transport = make_transport(host, context.config, context.pod)
@@ -160,7 +160,7 @@ def located(host: AnyHost, config: Config, location: Location | None = None) -> 
     return host if location is None else host.at(location)
 
 
-def configured_host(context: PodContext, name: str) -> AnyHost:
+def _configured_host(context: PodContext, name: str) -> AnyHost:
     """The host with this name in the configuration; raises UsageError, which lists those that there are."""
     hosts = context.config.hosts.hosts
     if name in hosts:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_texts
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import AnyHost, Location
 from dispatcher.outlets.base import (
@@ -332,8 +332,8 @@ class BatchOutlet:
         self._over = [name for name in self._over if name not in names]
         failed = answer.failed if isinstance(answer, Removed) else [answer.error]
         if failed:
-            more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-            self._log(f"warning: {self.name}: files of submissions cannot be removed: {failed[0]}{more}")
+            why = first_texts(failed, 1, ", ")
+            self._log(f"warning: {self.name}: files of submissions cannot be removed: {why}")
 
     def _remove_last(self) -> None:
         """What no call has removed yet, before the pod ends; a host that does not answer is not waited for."""

@@ -35,7 +35,7 @@ LAUNCHER: Final = "launch.sh"
 
 
 @functools.cache
-def contract_package() -> dict[str, bytes]:
+def _contract_package() -> dict[str, bytes]:
     """What a script needs for `from dispatcher.contract import ...` on a host without this package, by relative path.
 
     node.sh puts the directory on PYTHONPATH where the command's interpreter finds no dispatcher.contract.
@@ -135,7 +135,7 @@ class Preparer:
         if self._remote.is_shared:
             return []
         root, directory = submission.layout.root, submission.layout.submission_script(submission.name).parent
-        shared = {posixpath.join(root, name): content for name, content in contract_package().items()}
+        shared = {posixpath.join(root, name): content for name, content in _contract_package().items()}
         return [Deliver(directory=os.fspath(directory), files={}, shared=shared)]
 
     def _write(self, one: Tracked, bundle: Bundle) -> list[Operation]:

@@ -20,10 +20,11 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Confirm, Operation
-from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.remote.transport import Transport
 
 # How long a dispatcher that ends waits for the call that it has begun.

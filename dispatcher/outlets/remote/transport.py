@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from dispatcher import contract
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import follow, ssh
 from dispatcher.outlets.remote.exchange import (
@@ -23,7 +24,7 @@ from dispatcher.outlets.remote.exchange import (
     talk_once,
 )
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.remote.programs import Program
 
 _CONTROL_LIMIT_S: Final = 10.0
 # What interpreters say of a program on stdin: Python, Perl, Ruby, Node. Ours is given as an argument.

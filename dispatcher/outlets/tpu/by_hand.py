@@ -19,7 +19,7 @@ from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Ran
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, telling, timer
 from dispatcher.outlets.tpu.gcloud import Created, Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.projects import known_projects
@@ -241,7 +241,7 @@ def _wait(program: Program, waited: Callable[[float], None]) -> Ran:
             time.sleep(_STEP_S)
     finally:
         program.close()
-    return finished.ran()
+    return ran(finished)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Outcome
 from dispatcher.outlets.remote.operations import Operation, Ran, Written
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, timer, usage
 from dispatcher.outlets.tpu.workers import WorkersTransport
 
@@ -59,4 +59,4 @@ def _run(words: Sequence[str]) -> Ran:
     program = Program(words, limit_s=_REQUEST_S)
     program.close(_REQUEST_S)
     finished = program.poll()
-    return Ran(exit_code=None) if finished is None else finished.ran()
+    return Ran(exit_code=None) if finished is None else ran(finished)

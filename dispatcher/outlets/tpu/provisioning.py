@@ -18,7 +18,7 @@ from dispatcher.outlets.base import LOST, PREEMPTED
 from dispatcher.outlets.batch.agent_session import Step
 from dispatcher.outlets.batch.provisioning import HostLoss
 from dispatcher.outlets.remote.operations import Ran
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, leaving, telling, usage
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.timer import RENEWED_WITHIN_S, Timer
@@ -186,7 +186,7 @@ class TpuProvisioning:
             if finished is None:
                 return
             self._program = None
-            self._take_in_answer(finished.ran())
+            self._take_in_answer(ran(finished))
         if self._program is None:
             self._begin()
 

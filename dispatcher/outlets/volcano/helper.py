@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dispatcher import contract
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote import follow
 from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_words
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.remote.programs import Finished
 from dispatcher.outlets.remote.transport import explain_limit
 from dispatcher.outlets.volcano.helper_job import CONTAINER, IDLE_S, PYTHON, USING, helper_job
 from dispatcher.outlets.volcano.helper_pod import HelperPod, Steps

@@ -244,7 +244,7 @@ def test_a_training_of_adapters_of_attention_is_what_plain_optax_makes_of_it(
     batch = samples(8, seed=4)
     base = {name: np.asarray(array) for name, array in job.live_state.variables.items() if "lora" not in name}
     params = {name: np.asarray(array) for name, array in job.live_state.params.items()}
-    plain = AbstractModel.of(nnx.eval_shape(lambda: Attention(nnx.Rngs(0))))
+    plain = AbstractModel.made_by(lambda: Attention(nnx.Rngs(0)))
     optimizer = optax.adam(0.05)
 
     def loss(params: Any) -> Any:
@@ -325,4 +325,4 @@ def test_merged_adapters_are_a_checkpoint_of_the_base_model(tmp_path: Path) -> N
 
 
 def test_a_model_without_adapters_has_no_report() -> None:
-    assert report(AbstractModel.of(nnx.eval_shape(lambda: Attention(nnx.Rngs(0))))) is None
+    assert report(AbstractModel.made_by(lambda: Attention(nnx.Rngs(0)))) is None

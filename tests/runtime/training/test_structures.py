@@ -185,7 +185,7 @@ class Bridged(nnx.Module):
 
 
 class Containers(nnx.Module):
-    """Layers in dicts, lists and tuples, stacked twice, one of them shared; others convolve, recur and attend."""
+    """Layers and an array in dicts, lists and tuples, stacked twice, one shared; others convolve, recur and attend."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.table = nnx.data(
@@ -197,6 +197,7 @@ class Containers(nnx.Module):
         self.named = nnx.Dict(lstm=nnx.RNN(nnx.LSTMCell(4, 4, rngs=rngs)), bare=nnx.Param(jnp.ones(4)))
         self.attention = nnx.data((nnx.MultiHeadAttention(2, 4, decode=False, rngs=rngs),))
         self.dropout = nnx.Dropout(0.2, rngs=rngs)
+        self.factors = nnx.data({"last": [jnp.full(4, 0.5)]})
         self.out = nnx.Linear(4, CLASSES, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
@@ -205,7 +206,7 @@ class Containers(nnx.Module):
         for layer in self.shared:
             hidden = layer(hidden)
         hidden = self.named["lstm"](self.conv(hidden[..., None]).astype(jnp.float32)) * self.named["bare"]
-        return self.out(self.dropout(self.attention[0](hidden)[:, -1]))
+        return self.out(self.dropout(self.attention[0](hidden)[:, -1]) * self.factors["last"][0])
 
 
 class Structured(Classification):

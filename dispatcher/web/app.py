@@ -20,8 +20,7 @@ from starlette.routing import Route
 from dispatcher.errors import DispatcherError, LockError, StorageError, UsageError
 from dispatcher.web import changing, comparing, curves, jobs, logs, matrix, parameters
 from dispatcher.web.answers import MOST_BYTES, LoadingError, RefusedError, encode
-from dispatcher.web.board import Board
-from dispatcher.web.columns import FilterError
+from dispatcher.web.board import Board, FilterError
 from dispatcher.web.follower import Follower
 from dispatcher.web.guard import LOGIN, App, Guard, Receive, Scope, Send, Sessions
 from dispatcher.web.ledger import Ledger

@@ -17,9 +17,9 @@ from dispatcher.base.values import group_label
 from dispatcher.errors import StateError, UsageError, nearest
 from dispatcher.query.pivot import mean, std
 from dispatcher.query.results.rows import no_value_text
+from dispatcher.query.values import sort_key
 from dispatcher.web.answers import encode
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter, sort_key
+from dispatcher.web.board import Board, Filter
 from dispatcher.web.curves import MetricFile, MetricFiles, Series, edges, short
 
 MOST_JOBS: Final = 200

@@ -16,12 +16,12 @@ from dispatcher.query.job_columns import Job, Row, page_columns, page_row
 from dispatcher.query.provenance import provenance_facts
 from dispatcher.query.ran import differences, is_unknown, last_counts
 from dispatcher.query.snapshot import Snapshot
+from dispatcher.query.values import sort_key
 from dispatcher.query.waiting import reasons
 from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
 from dispatcher.web.answers import RefusedError, encode
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter, sort_key
+from dispatcher.web.board import Board, Filter
 from dispatcher.web.overview import gpu_uses
 
 MOST_JOBS: Final = 500

@@ -10,10 +10,10 @@ from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import literal
 from dispatcher.query.pivot import mean, std
 from dispatcher.query.results.rows import no_value_text
+from dispatcher.query.values import sort_key
 from dispatcher.run_state.states import State
 from dispatcher.web.answers import encode
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter, sort_key
+from dispatcher.web.board import Board, Filter
 
 # So many cells are in one answer, which is less than a megabyte.
 _CELLS: Final = 4_000

@@ -17,8 +17,7 @@ import msgspec
 
 from dispatcher.errors import UsageError
 from dispatcher.query.results.rows import no_value_text
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter
+from dispatcher.web.board import Board, Filter
 from dispatcher.web.comparing import plain, sample
 
 # More jobs are sampled: what is asked for is an estimate.

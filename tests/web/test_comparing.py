@@ -12,8 +12,7 @@ import pytest
 from cli.conftest import Lab
 from web.conftest import record_all
 
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter
+from dispatcher.web.board import Board, Filter
 from dispatcher.web.comparing import MOST_GROUPS, MOST_JOBS, choose, compare
 from dispatcher.web.curves import STEP, WALL, MetricFiles
 

@@ -10,8 +10,7 @@ import pytest
 from cli.conftest import Lab
 from web.conftest import record_all
 
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter
+from dispatcher.web.board import Board, Filter
 from dispatcher.web.parameters import Importance, explained, importance, parameters, rank_correlation
 
 

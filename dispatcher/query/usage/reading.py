@@ -14,13 +14,14 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import OWNER
 from dispatcher.matrix.manifest import job_ids
 from dispatcher.matrix.submitted import SubmittedJobs
-from dispatcher.query.selection import check_keys, check_users, owners, select
+from dispatcher.query.selection import check_keys, owners, select
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.query.usage.ends import find_ends
 from dispatcher.query.usage.history import Attempt, History
 from dispatcher.query.usage.ledger import OF_SLOTS, Ledger, Usage
 from dispatcher.query.usage.pools import Eligibility, stays_of
 from dispatcher.query.usage.sweep import Window
+from dispatcher.query.values import check_users
 from dispatcher.run_state import journal
 
 

@@ -247,8 +247,9 @@ def sort_key(value: Any) -> tuple[int, float, str]:
     else:
         with contextlib.suppress(ValueError):
             number = float(text_of(value))
-    # A NaN has no place among numbers.
-    return (1, 0.0, text_of(value)) if math.isnan(number) else (0, number, "")
+    # A NaN has no place among numbers; some integers are no floats.
+    is_nan = isinstance(number, float) and math.isnan(number)
+    return (1, 0.0, text_of(value)) if is_nan else (0, number, "")
 
 
 def check_users(where: Where, known: Callable[[], Collection[str]]) -> None:

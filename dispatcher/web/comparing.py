@@ -15,7 +15,7 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.values import group_label
 from dispatcher.errors import StateError, UsageError, nearest
-from dispatcher.query.pivot import mean, std
+from dispatcher.query.numbers import mean, std
 from dispatcher.query.results.rows import no_value_text
 from dispatcher.query.values import sort_key
 from dispatcher.web.answers import encode

@@ -12,9 +12,9 @@ from dispatcher.base.terminal import clip
 from dispatcher.pod.waiting import Reason
 from dispatcher.query.external import external_notices
 from dispatcher.query.failures import Failure, failures
+from dispatcher.query.groups import count_states
 from dispatcher.query.job_columns import Job, Row, page_row
 from dispatcher.query.pace import Pace, pace
-from dispatcher.query.pivot import count_states
 from dispatcher.query.refusals import refusal_text
 from dispatcher.query.snapshot import PodStatus, Snapshot
 from dispatcher.query.waiting import Wait, reasons, waits

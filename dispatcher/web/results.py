@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from dispatcher.query.results.pivot import finite_number
+from dispatcher.query.numbers import finite_number
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.states import IN_FLIGHT
 

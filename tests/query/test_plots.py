@@ -12,10 +12,10 @@ import pytest
 
 from dispatcher.errors import UsageError
 from dispatcher.query.metrics import Series
+from dispatcher.query.pivot import cells
 from dispatcher.query.plots.curves import draw_curves
 from dispatcher.query.plots.mean_curves import mean_curves, value_at
 from dispatcher.query.plots.tables import draw_bars, draw_heatmap
-from dispatcher.query.results.pivot import cells
 
 ROWS = [
     *({"job_id": f"a{n}", "lang": "czech", "method": "fft", "loss": n} for n in (1, 2, 3)),

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from dispatcher.query.groups import in_order
 from dispatcher.query.metrics import Series
-from dispatcher.query.pivot import mean, natural, std
+from dispatcher.query.numbers import mean, std
 
 # More points than a picture has pixels across.
 _MOST_POINTS = 2_000
@@ -48,8 +49,7 @@ def mean_curves(groups: Mapping[str, tuple[str, ...]], series: Iterable[Series])
         of[key] = of.get(key, 0) + 1
     for one in series:
         members[groups[one.job_id]].append(one)
-    ordered = sorted(members, key=lambda key: tuple(map(natural, key)))
-    return [_curve(key, members[key], of[key]) for key in ordered]
+    return [_curve(key, members[key], of[key]) for key in in_order(members)]
 
 
 def _curve(key: tuple[str, ...], members: Sequence[Series], of: int) -> MeanCurve:

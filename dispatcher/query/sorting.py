@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
-from dispatcher.query.pivot import natural
-from dispatcher.query.results.pivot import Spread
+from dispatcher.query.numbers import Spread
+from dispatcher.query.values import sort_key
 
 R = TypeVar("R", bound=Mapping[str, Any])
 
@@ -24,7 +23,7 @@ def sort_rows(rows: Sequence[R], keys: Sequence[str]) -> list[R]:
     for key in reversed(keys):
         name, is_descending = _column(rows, key)
         good = [row for row in ordered if _rank(row.get(name)) == 0]
-        good.sort(key=lambda row: _order(row.get(name)), reverse=is_descending)
+        good.sort(key=lambda row: sort_key(_plain(row.get(name))), reverse=is_descending)
         rest = [row for row in ordered if _rank(row.get(name))]
         ordered = good + sorted(rest, key=lambda row: _rank(row.get(name)))
     return ordered
@@ -49,11 +48,3 @@ def _rank(value: Any) -> int:
     """0 for a value, 1 for a NaN, 2 for none."""
     value = _plain(value)
     return 2 if value is None else int(isinstance(value, float) and math.isnan(value))
-
-
-def _order(value: Any) -> tuple[int, float, str]:
-    """Numbers in numeric order, before words; also where they are text, as the values of a group are."""
-    value = _plain(value)
-    if isinstance(value, (int, float)):
-        return 0, value, ""
-    return natural(text_of(value))

@@ -26,7 +26,7 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.base.messages import bytes_text, counted, first_names
 from dispatcher.base.values import number_of
-from dispatcher.errors import UsageError, nearest
+from dispatcher.errors import StateError, UsageError, nearest
 from dispatcher.query.attempts import MISSING
 from dispatcher.query.metric_lines import NOT_METRICS, metrics_source
 from dispatcher.workspace import Layout
@@ -179,11 +179,16 @@ class AttemptMetrics:
             with self._reading.open_file(self.path, self._directory.parent) as file:
                 self.is_there, self.failure = True, ""
                 self._read(file.fileno(), until_s)
-        except OSError as error:
+        except (OSError, StateError) as error:
             self.is_there, self.is_whole = False, True
-            self.failure = "" if error.errno in MISSING else f"cannot be read: {error.strerror}"
+            self.failure = self._failure(error)
             if not self.failure and self.offset:
                 self._begin_anew()
+
+    def _failure(self, error: OSError | StateError) -> str:
+        if isinstance(error, StateError):
+            return str(error).removeprefix(f"{self.path} ")
+        return "" if error.errno in MISSING else f"cannot be read: {error.strerror}"
 
     def _read(self, fd: int, until_s: float) -> None:
         found = os.fstat(fd)
@@ -245,8 +250,8 @@ class AttemptMetrics:
         try:
             with self._reading.open_file(path, self._directory.parent) as file:
                 lines = files.read_fd(file.fileno(), 0, _BLOCK).split(b"\n", 2)[:-1]
-        except OSError as error:
-            return error.errno not in MISSING
+        except (OSError, StateError) as error:
+            return bool(self._failure(error))
         first = next((found for line in lines if (found := parser.parse(line + b"\n"))), None)
         if first is None:
             return True
@@ -295,8 +300,8 @@ class _Reading(msgspec.Struct, frozen=True):
 class JobMetrics:
     """The metrics of a job, read as far as the files of its attempts have grown.
 
-    `directory` is the job's. `open_file` opens a file below it: a file for which it raises OSError is told (`tell`),
-    any other error ends the look.
+    `directory` is the job's. `open_file` opens a file below it: one for which it raises OSError or StateError is told
+    (`tell`), and does not hide those of the other attempts.
     """
 
     def __init__(

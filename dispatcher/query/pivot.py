@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -35,6 +35,9 @@ SPREAD: Final = "mean±std"
 _SPREAD_TYPED: Final = "mean+-std"
 # `best` is min or max, as the caller chooses.
 AGGREGATE_NAMES: Final = (*AGGREGATES, "best", _SPREAD_TYPED)
+
+
+_NO_JOB: Final = Spread(None, None, 0, 0)
 
 
 class Cells(msgspec.Struct, frozen=True):
@@ -156,13 +159,14 @@ def _aggregate(function: Callable[[Numbers], float | int | None], numbers: Numbe
     return function(numbers) if numbers else None
 
 
-def expanded(table: Iterable[Mapping[str, Any]]) -> list[Row]:
-    """The rows with four columns for each spread, as programs read them: mean, std, n and of."""
+def expanded(table: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """The rows with four columns for each column of spreads, as programs read them: mean, std, n and of."""
+    spreads = {name for row in table for name, cell in row.items() if isinstance(cell, Spread)}
     return [
         {
             name: cell
             for column, given in row.items()
-            for name, cell in (_parts(column, given) if isinstance(given, Spread) else ((column, given),))
+            for name, cell in (_parts(column, given or _NO_JOB) if column in spreads else ((column, given),))
         }
         for row in table
     ]

@@ -145,9 +145,13 @@ def compare(
             groups.append({"label": label, "of": group.ran, **_curve(placed, width)})
         elif metric is not None and not found.pending:
             absent.append(label)
+    damaged = [job for job, file in found.files.items() if file.failures]
     cut = [
         chosen.cut,
         _unread_text(found.unread) if found.unread else "",
+        f"{counted(len(damaged), 'job')} with a file of an attempt that cannot be read: {first_names(damaged)}"
+        if damaged
+        else "",
         f"{counted(untimed, 'job')} without times (wall_s)" if untimed else "",
     ]
     return {

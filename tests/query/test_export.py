@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import struct
 import sys
-from pathlib import Path
 
 import pytest
+from wandb_files import history, records
 
 from dispatcher.api import Workspace
 from dispatcher.cli.main import main
@@ -162,30 +161,6 @@ def test_what_to_install_is_one_line(lab, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert main(["--root", str(lab.root), "export", "wandb", "--project", "p"]) == 2
     assert "pip install 'dispatcher[wandb]'" in capsys.readouterr().err
-
-
-def records(path: Path):
-    """The records of a .wandb file: a log of LevelDB's form with a header of seven bytes."""
-    from wandb.proto import wandb_internal_pb2
-
-    data, at, record = path.read_bytes(), 7, b""
-    while at + 7 <= len(data):
-        if (left := 32768 - at % 32768) < 7:
-            at += left
-            continue
-        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
-        record += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):
-            yield wandb_internal_pb2.Record.FromString(record)
-            record = b""
-
-
-def history(path: Path):
-    for record in records(path):
-        if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            yield {(one.key or one.nested_key[0]): json.loads(one.value_json) for one in items}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import random
 import pytest
 
 from dispatcher.api import Workspace
-from dispatcher.errors import UsageError
+from dispatcher.errors import StateError, UsageError
 from dispatcher.query.metric_lines import LastLines
 from dispatcher.query.metrics import JobMetrics, Metrics, read_metrics
 from dispatcher.run_state.change import Change
@@ -215,6 +215,52 @@ def test_a_look_opens_no_file_of_an_attempt_that_has_ended(lab):
     follower.read(3)
     assert (opened, follower.version) == ([last / "metrics.jsonl"], version) and follower.series is series
     assert values_of(series.values()) == {"loss": [(2, 1, 10.0), (2, 2, 20.0)]}
+    log(last, [3])
+    follower.read(3)
+    series = follower.series
+    follower.read(3)
+    assert follower.series is series
+
+
+def test_a_file_of_one_attempt_that_is_not_opened_hides_no_other(lab):
+    log(begin(lab, "a", 1), [1, 2])
+    log(begin(lab, "a", 2), [2, 3], factor=10.0)
+
+    def open_file(path, job):
+        if path.parent.name == "1":
+            raise StateError(f"{path} is no plain file: it is not shown")
+        return open(path, "rb", buffering=0)
+
+    follower = JobMetrics(lab.layout.job_dir("a"), open_file=open_file)
+    told = Metrics()
+    follower.read(2)
+    follower.tell(told)
+    assert values_of(follower.series.values()) == {"loss": [(2, 2, 20.0), (2, 3, 30.0)]}
+    assert told.faults() == [f"{lab.layout.job_dir('a') / '1' / 'metrics.jsonl'}: is no plain file: it is not shown"]
+
+
+def test_no_more_metrics_are_read_than_memory_has_room_for(lab):
+    path = begin(lab, "a", 1) / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 1, "acc": 2, "bpc": 3}\n{"step": 2, "acc": 4, "loss": 5}\n')
+    follower = JobMetrics(lab.layout.job_dir("a"), most_names=2)
+    told = Metrics()
+    follower.read(1)
+    follower.tell(told)
+    assert values_of(follower.series.values()) == {
+        "loss": [(1, 1, 1.0), (1, 2, 5.0)],
+        "acc": [(1, 1, 2.0), (1, 2, 4.0)],
+    }
+    assert told.incomplete == {str(path): "more than 2 metrics: the others are left out"}
+
+
+@pytest.mark.parametrize("step", [-(2**63) - 1, 2**63, "1e400", "NaN", "true", '"1"', "null"])
+def test_a_line_whose_step_is_no_number_that_can_be_kept_is_damaged(lab, step):
+    path = begin(lab, "a", 1) / "metrics.jsonl"
+    path.write_text(
+        f'{{"step": {-(2**63)}, "loss": 1}}\n{{"step": {step}, "loss": 2}}\n{{"step": {2**63 - 1}, "loss": 3}}\n'
+    )
+    assert points(lab) == [("a", "loss", [(1, -(2**63), 1.0), (1, 2**63 - 1, 3.0)])]
+    assert lab.metrics().damaged == {str(path): 1}
 
 
 def test_flags_large_numbers_and_names_of_columns_are_metrics(lab):
@@ -299,6 +345,8 @@ def test_the_last_line_of_a_long_table(tmp_path):
     path.write_text("loss\n" + "0.125\n" * 50_000)
     assert LastLines().of(tmp_path) is None
     path.write_text("loss\n0.5\n0.25\n")
-    assert LastLines().of(tmp_path) == {"step": 2, "loss": 0.25}
+    lines = LastLines()
+    assert lines.of(tmp_path) == {"step": 2, "loss": 0.25}
+    assert lines.of(tmp_path) is lines.of(tmp_path), "a file that has not changed is not read again"
     os.remove(path)
     assert LastLines().of(tmp_path) is None

@@ -106,6 +106,7 @@ def test_best_needs_a_direction():
 def test_a_spread_counts_the_jobs_that_lack_the_value():
     (nine, ten) = pivot(ROWS, ["n_layers"], [], ["loss"], ["mean+-std"])
     assert (nine["loss"], ten["loss"]) == (Spread(3.0, None, 1, 1), Spread(3.0, pytest.approx(8**0.5), 2, 3))
+    assert list(expanded([nine, {"n_layers": "0", "loss": None}])[1].values()) == ["0", None, None, 0, 0]
     assert expanded([nine]) == [{"n_layers": "9", "loss mean": 3.0, "loss std": None, "loss n": 1, "loss of": 1}]
     assert pivot(ROWS, ["n_layers"], ["lr"], ["loss"], ["mean±std"])[0] == {
         "n_layers": "9", "0.1": Spread(3.0, None, 1, 1), "0.5": None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from dispatcher.base.values import identity
 from dispatcher.errors import UsageError, nearest
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
+M = TypeVar("M", bound=Hashable)
 # Columns of every row: their values never come from a job, whatever it calls its parameters and results.
 BEFORE: Final = ("job_id", "state", "method")
 AFTER: Final = ("attempt", "started_at", "finished_at")
@@ -31,6 +32,14 @@ def no_value_text(key: str, known: Collection[str]) -> str:
             "dispatcher.yaml takes it out of there"
         )
     return f"no result has {key!r}{nearest(key, known)}"
+
+
+def methods_without(reporting: Iterable[M], having: Iterable[M]) -> set[M]:
+    """The methods that report results, but never a value: their jobs do not lack it, and count in none of its cells.
+
+    `reporting`: the method of each job with a result; `having`: of each whose result has the value, be it null.
+    """
+    return set(reporting).difference(having)
 
 
 class Results(list[dict[str, Any]]):
@@ -85,9 +94,9 @@ class Results(list[dict[str, Any]]):
         return [row for row in rows if all(row.get(key) is not None for key in keys) or _place(row, keys) in places]
 
     def methods_without(self, values: Iterable[str]) -> dict[str, set[str | None]]:
-        """By value, the methods that report results, but never this value: their jobs do not lack it."""
+        """By value, the methods that never report it: see methods_without."""
         reporting = {row["method"] for row in self if row["job_id"] in self.with_result}
-        return {value: reporting - {row["method"] for row in self if value in row} for value in values}
+        return {value: methods_without(reporting, (row["method"] for row in self if value in row)) for value in values}
 
     def check_value(self, key: str) -> None:
         """Raise UsageError for a key that no row has; it names the results before the parameters."""

@@ -55,9 +55,9 @@ def _table(
 
 
 def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str], metric: str) -> tuple[int, int]:
+    from dispatcher.query.curves import mean_curves
     from dispatcher.query.pivot import check_key, group_keys
     from dispatcher.query.plots.curves import draw_curves
-    from dispatcher.query.plots.mean_curves import mean_curves
 
     for key in keys:
         check_key(found, key)

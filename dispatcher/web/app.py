@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dispatcher.errors import DispatcherError, LockError, StorageError, UsageError
+from dispatcher.query.curves import STEP, WALL
 from dispatcher.web import changing, comparing, curves, jobs, logs, matrix, parameters
 from dispatcher.web.answers import MOST_BYTES, LoadingError, RefusedError, encode
 from dispatcher.web.board import Board, FilterError
@@ -38,7 +39,7 @@ _FILES_S: Final = 20.0
 # A request reads metrics for so long; what is not read by then comes with the next one.
 _READING_S: Final = 0.5
 _WIDTHS: Final = (2, 4_000)
-_X: Final = (curves.STEP, curves.WALL)
+_X: Final = (STEP, WALL)
 # Smaller answers are not worth compressing, and larger ones take longer at higher levels than a tunnel needs for them.
 _WORTH_BYTES: Final = 2_000
 _BIGGEST: Final = 1 << 53

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import heapq
 import math
 import zlib
@@ -15,12 +14,13 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.values import group_label
 from dispatcher.errors import StateError, UsageError, nearest
-from dispatcher.query.numbers import mean, std
+from dispatcher.query.curves import MeanCurve, mean_within
+from dispatcher.query.numbers import mean
 from dispatcher.query.results.rows import no_value_text
 from dispatcher.query.values import sort_key
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board, Filter
-from dispatcher.web.curves import MetricFile, MetricFiles, Series, edges, short
+from dispatcher.web.curves import MetricFile, MetricFiles, short
 
 MOST_JOBS: Final = 200
 # So many groups are told apart by colour and dash.
@@ -142,7 +142,8 @@ def compare(
         untimed += len(with_it) - len(placed)
         label = _label(by, names_of, group.values)
         if placed:
-            groups.append({"label": label, "of": group.ran, **_curve(placed, width)})
+            made = mean_within((), group.ran, [curve for _, curve in placed], width)
+            groups.append({"label": label, "of": group.ran, **_curve([job for job, _ in placed], made)})
         elif metric is not None and not found.pending:
             absent.append(label)
     damaged = [job for job, file in found.files.items() if file.failures]
@@ -208,61 +209,18 @@ def _label(by: Sequence[str], names: Sequence[Callable[[object], str]], values: 
     return ", ".join(f"{key}={'-' if value is None else name(value)[:_LABEL]}" for key, name, value in parts)
 
 
-def _curve(jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:
-    steps = sorted({x for _, series in jobs for x in _few(series, width)})
-    if not steps:
-        x, found = [], []
-    elif len(steps) <= width:
-        x, found = steps, _at_steps(jobs, steps)
-    else:
-        pixels = edges(steps[0], steps[-1], width)
-        x, found = pixels[:-1], _at_pixels(jobs, pixels)
-    kept = [(at, numbers) for at, numbers in zip(x, found, strict=True) if numbers]
-    means = [mean(numbers) or 0.0 for _, numbers in kept]
-    spreads = [std(numbers) or 0.0 for _, numbers in kept]
-    nan = sorted({at for _, series in jobs for at in series.nan})
+def _curve(jobs: Sequence[str], found: MeanCurve) -> dict[str, Any]:
+    band = list(zip(found.means, found.stds, strict=True))
     return {
-        "jobs": [job for job, _ in jobs],
-        "n": len(jobs),
-        "x": [short(at) for at, _ in kept],
-        "mean": list(map(short, means)),
-        "low": [short(one - spread) for one, spread in zip(means, spreads, strict=True)],
-        "high": [short(one + spread) for one, spread in zip(means, spreads, strict=True)],
-        "counts": [len(numbers) for _, numbers in kept],
-        "nan": [short(at) for at in nan[:: max(1, math.ceil(len(nan) / 100))]],
+        "jobs": jobs,
+        "n": found.n,
+        "x": list(map(short, found.x)),
+        "mean": list(map(short, found.means)),
+        "low": [short(one - spread) for one, spread in band],
+        "high": [short(one + spread) for one, spread in band],
+        "counts": found.counts,
+        "nan": list(map(short, found.nan[:: max(1, math.ceil(len(found.nan) / 100))])),
     }
-
-
-def _few(series: Series, width: int) -> Sequence[float]:
-    """The steps; of a series that has more than there is room for, enough to see that, and its ends."""
-    return series.x if len(series.x) <= width else [*series.x[: width + 1], series.x[-1]]
-
-
-def _at_steps(jobs: list[tuple[str, Series]], steps: Sequence[float]) -> list[list[float]]:
-    """The values at each step; of a step that a job has logged twice, the last."""
-    values: list[list[float]] = [[] for _ in steps]
-    for _, series in jobs:
-        if not series.x:
-            continue
-        logged = dict(zip(series.x, series.y, strict=True))
-        for place in range(bisect.bisect_left(steps, series.x[0]), bisect.bisect_right(steps, series.x[-1])):
-            value = logged.get(steps[place])
-            if value is None:
-                value = series.between(steps[place])
-            if value is not None:
-                values[place].append(value)
-    return values
-
-
-def _at_pixels(jobs: list[tuple[str, Series]], pixels: list[float]) -> list[list[float]]:
-    """The values at each pixel: of each job the mean of what it has logged there."""
-    values: list[list[float]] = [[] for _ in pixels[:-1]]
-    for _, series in jobs:
-        for pixel, (a, b) in enumerate(series.slices(pixels)):
-            value = math.fsum(series.y[a:b]) / (b - a) if a < b else series.between(pixels[pixel])
-            if value is not None:
-                values[pixel].append(value)
-    return values
 
 
 def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def states_by(snapshot: Snapshot, keys: Sequence[str]) -> list[dict[str, Any]]:
     used = [state for state, count in count_states(snapshot).items() if count]
     values = JobValues(snapshot)
     groups = grouped([values.column(key) for key in keys], range(len(values.jobs)))
-    rows = {
+    rows: dict[tuple[str, ...], dict[str, Any]] = {
         label: {**dict(zip(keys, label, strict=True)), **dict.fromkeys(used, 0), "total": 0} for label in groups.labels
     }
     of = [rows[label] for label in groups.labels]

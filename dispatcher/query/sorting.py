@@ -1,14 +1,20 @@
-"""Sorting of table rows by their columns, as `ps --sort=-rss` does."""
+"""Sorting of rows and of jobs by their columns, as `ps --sort=-rss` does."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from dispatcher.errors import UsageError, nearest
+from dispatcher.matrix.entry import RESERVED
+from dispatcher.query.job_columns import COLUMNS, Job
+from dispatcher.query.known_results import KnownResults
 from dispatcher.query.numbers import Spread
-from dispatcher.query.values import sort_key
+from dispatcher.query.snapshot import Snapshot
+from dispatcher.query.values import JobValues, sort_key
+from dispatcher.run_state.states import FIELD_NAMES
 
 R = TypeVar("R", bound=Mapping[str, Any])
 
@@ -48,3 +54,39 @@ def _rank(value: Any) -> int:
     """0 for a value, 1 for a NaN, 2 for none."""
     value = _plain(value)
     return 2 if value is None else int(isinstance(value, float) and math.isnan(value))
+
+
+def sorted_places(
+    snapshot: Snapshot, values: JobValues, results: KnownResults, places: Sequence[int], sort: str
+) -> Sequence[int]:
+    """These places of jobs by a key, a result or a column of the page; `-KEY` is descending.
+
+    Those without a value come last in both orders. Raises UsageError for a key that no job has.
+    """
+    key = sort.removeprefix("-")
+    order = _order_by(snapshot, values, results, key)
+    if order is None:
+        return places
+    ranks = [order(place) for place in places]
+    ranked = [(rank, place) for rank, place in zip(ranks, places, strict=True) if rank is not None]
+    ranked.sort(key=operator.itemgetter(0), reverse=sort != key)
+    return [*(place for _, place in ranked), *(p for p, rank in zip(places, ranks, strict=True) if rank is None)]
+
+
+def _order_by(snapshot: Snapshot, values: JobValues, results: KnownResults, key: str) -> Callable[[int], Any] | None:
+    """What places are sorted by, None for one without a value; None where that is not read yet."""
+    jobs = values.jobs
+    if key not in values.keys and key not in FIELD_NAMES and key not in RESERVED:
+        value_of = next((one.value for one in COLUMNS if one.name == key and one.title), None)
+        if key == "job":
+            key = "job_id"
+        elif value_of is not None:
+            return lambda place: value_of(Job(snapshot, jobs[place]))
+        elif (numbers := results.by_name.get(key)) is not None:
+            return lambda place: numbers.get(jobs[place])
+        elif results.pending:
+            # It may be the name of one that was not read yet.
+            return None
+    column = values.column(key)
+    ranks, codes = column.ranks(), column.codes
+    return lambda place: ranks[codes[place]] if codes[place] else None

@@ -8,12 +8,16 @@ parameters than the manifest has counts with those that it ran with, as everywhe
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import math
 import operator
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from dispatcher.base.users import has_account, user_name
 from dispatcher.base.values import identity, text_of
@@ -199,6 +203,12 @@ class JobValues:
         """The places of these jobs, each once."""
         return list(map(self.place, dict.fromkeys(jobs)))
 
+    def sample(self, places: Sequence[int], number: int) -> Sequence[int]:
+        """So many of these places, in their order; by a hash of the ids of jobs, because neighbours are alike."""
+        if number >= len(places):
+            return places
+        return sorted(heapq.nsmallest(number, places, key=lambda place: zlib.crc32(self.jobs[place].encode())))
+
     def check(self, condition: Condition) -> None:
         """Raise UsageError for a key that no job has, and for an unknown user."""
         self.column(condition.key)
@@ -235,6 +245,13 @@ class JobValues:
 
 def _text(value: Any) -> str:
     return text_of(value)[:_LONGEST].casefold()
+
+
+def brief(value: Any, most: int) -> Any:
+    """A value as it is shown: a number, or a text of at most so many characters."""
+    if value is None or isinstance(value, (int, float)):
+        return value
+    return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:most]
 
 
 def sort_key(value: Any) -> tuple[int, float, str]:

@@ -20,6 +20,7 @@ import msgspec
 from dispatcher.api import Workspace
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
+from dispatcher.query.known_results import KnownResults
 from dispatcher.query.snapshot import PodStatus, Snapshot
 from dispatcher.query.snapshot_reader import SnapshotReader
 from dispatcher.query.values import JobValues
@@ -31,7 +32,6 @@ from dispatcher.web.age import Age
 from dispatcher.web.answers import encode, fitted
 from dispatcher.web.overview import Shown
 from dispatcher.web.pods import pods
-from dispatcher.web.results import Results
 from dispatcher.workspace import Layout
 
 # Parts that depend on the clock are made again after this time, though nothing has changed.
@@ -126,7 +126,7 @@ class Board:
         self.layout = workspace.layout
         self.reader = SnapshotReader(workspace.layout, workspace.config, workspace.store)
         self.shown = Shown(self.layout)
-        self.results = Results(self._result)
+        self.results = KnownResults(self._result)
 
     @property
     def config(self) -> Any:

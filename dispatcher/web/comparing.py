@@ -1,30 +1,24 @@
-"""Curves of several jobs with their mean and spread, and a parameter against a result."""
+"""Curves of several jobs with their mean and spread, a parameter against a result, and what parameters explain."""
 
 from __future__ import annotations
 
-import heapq
 import math
-import zlib
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
-from dispatcher.base.values import group_label
 from dispatcher.errors import StateError, UsageError, nearest
+from dispatcher.query.comparing import Chosen, Group, chosen_groups
 from dispatcher.query.curves import MeanCurve, mean_within
 from dispatcher.query.numbers import mean
-from dispatcher.query.results.rows import no_value_text
-from dispatcher.query.values import sort_key
+from dispatcher.query.parameters import of_parameters
+from dispatcher.query.values import brief
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board, Filter
 from dispatcher.web.curves import MetricFile, MetricFiles, short
 
-MOST_JOBS: Final = 200
-# So many groups are told apart by colour and dash.
-MOST_GROUPS: Final = 24
 # Points of all groups together.
 _POINTS: Final = 9_000
 _MOST_POINTS: Final = 4_000
@@ -32,86 +26,20 @@ _SCATTER_BYTES: Final = 900_000
 # Characters of a value in the name of a group.
 _LABEL: Final = 100
 _MISSING: Final = 500
-
-
-class Group(msgspec.Struct, frozen=True):
-    """Jobs that have the same values of the keys: `ran` of them have run, `jobs` of these are compared."""
-
-    values: tuple[Any, ...]
-    ran: int
-    jobs: list[tuple[str, Path]]
-
-
-class Chosen(msgspec.Struct, frozen=True):
-    """The jobs to compare, by group, each with the directory of its last attempt.
-
-    groups: those from number `first` on that have run, of `total_groups`.
-    not_run: jobs that match and have not run.
-    """
-
-    groups: list[Group]
-    first: int
-    total_groups: int
-    not_run: int
-
-    @property
-    def cut(self) -> str:
-        """What of all that match is not compared; empty where everything is."""
-        ran, compared = sum(group.ran for group in self.groups), sum(len(group.jobs) for group in self.groups)
-        of = "of a group" if len(self.groups) == 1 else "of these groups"
-        return f"{compared:,} of the {ran:,} jobs {of} are compared, the same number of each" if compared < ran else ""
+# Characters of a value of a point.
+_SHORT: Final = 200
 
 
 def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], first: int = 0) -> Chosen:
-    """The jobs of these ids, else of the filter, grouped. Raises UsageError for an unknown one.
-
-    Where there are too many, as many of each group are taken, whatever their order in the manifest. Which ones goes by
-    their ids, so that a group keeps its jobs while others begin to run.
-    """
-    columns = board.columns
+    """The jobs of these ids, else of the filter, grouped. Raises UsageError for an unknown one."""
     records = board.snapshot.records
     unknown = [job for job in ids if job not in records]
     if unknown:
         raise UsageError(f"unknown job {unknown[0]!r}{nearest(unknown[0], [j for j in ids if j in records])}")
-    places = columns.places_of(ids) if ids else board.places(wanted)
-    keys = [columns.column(key) for key in by]
-    attempts = columns.column("attempt")
-    has_run = [bool(value) for value in attempts.values]
-    members: dict[tuple[int, ...], list[int]] = {}
-    for place in places:
-        if has_run[attempts.codes[place]]:
-            members.setdefault(tuple(key.codes[place] for key in keys), []).append(place)
-    values = {codes: tuple(key.values[code] for key, code in zip(keys, codes, strict=True)) for codes in members}
-    order = sorted(members, key=lambda codes: tuple(map(sort_key, values[codes])))
-    shown = order[first : first + MOST_GROUPS]
-    shares = _shares([len(members[codes]) for codes in shown], MOST_JOBS)
-    groups = [
-        Group(values[codes], len(members[codes]), _directories(board, sample(columns.jobs, members[codes], share)))
-        for codes, share in zip(shown, shares, strict=True)
-    ]
-    return Chosen(groups, first, len(order), len(places) - sum(map(len, members.values())))
-
-
-def _shares(sizes: Sequence[int], most: int) -> list[int]:
-    """How many of each group, at most `most` together: the same number, and all of a group that has fewer."""
-    shares = [0] * len(sizes)
-    for rank, place in enumerate(sorted(range(len(sizes)), key=sizes.__getitem__)):
-        shares[place] = min(sizes[place], most // (len(sizes) - rank))
-        most -= shares[place]
-    return shares
-
-
-def sample(jobs: Sequence[str], places: Sequence[int], number: int) -> Sequence[int]:
-    """So many of the jobs at these places, in their order; by a hash of their ids, because neighbours are alike."""
-    if number >= len(places):
-        return places
-    return sorted(heapq.nsmallest(number, places, key=lambda place: zlib.crc32(jobs[place].encode())))
-
-
-def _directories(board: Board, places: Sequence[int]) -> list[tuple[str, Path]]:
-    records = board.snapshot.records
-    jobs = [board.columns.jobs[place] for place in places]
-    return [(job, board.layout.attempt(job, records[job].attempt).directory) for job in jobs]
+    places = board.columns.places_of(ids) if ids else board.places(wanted)
+    return chosen_groups(
+        board.columns, places, by, first, lambda job: board.layout.attempt(job, records[job].attempt).directory
+    )
 
 
 def compare(
@@ -132,7 +60,6 @@ def compare(
     width = max(10, min(width, _POINTS // max(1, len(chosen.groups))))
     groups, absent, untimed = [], [], 0
     without = found.without
-    names_of = [group_label(group.values[place] for group in chosen.groups) for place in range(len(by))]
     for group in chosen.groups:
         read = [(job, found.files[job]) for job, _ in group.jobs if job in found.files]
         with_it = [(job, file) for job, file in read if metric is not None and metric in file.names]
@@ -140,7 +67,7 @@ def compare(
             without += len(read) - len(with_it)
         placed = [(job, one) for job, file in with_it if (one := file.series(metric or "", x)) is not None]
         untimed += len(with_it) - len(placed)
-        label = _label(by, names_of, group.values)
+        label = _label(by, group)
         if placed:
             made = mean_within((), group.ran, [curve for _, curve in placed], width)
             groups.append({"label": label, "of": group.ran, **_curve([job for job, _ in placed], made)})
@@ -204,9 +131,9 @@ def _unread_text(jobs: Sequence[str]) -> str:
     return f"{counted(len(jobs), 'job')} whose metrics are in no plain file or cannot be read: {first_names(jobs)}"
 
 
-def _label(by: Sequence[str], names: Sequence[Callable[[object], str]], values: tuple[Any, ...]) -> str:
-    parts = zip(by, names, values, strict=True)
-    return ", ".join(f"{key}={'-' if value is None else name(value)[:_LABEL]}" for key, name, value in parts)
+def _label(by: Sequence[str], group: Group) -> str:
+    parts = zip(by, group.values, group.labels, strict=True)
+    return ", ".join(f"{key}={'-' if value is None else label[:_LABEL]}" for key, value, label in parts)
 
 
 def _curve(jobs: Sequence[str], found: MeanCurve) -> dict[str, Any]:
@@ -227,9 +154,7 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
     """A key or result `x` against a result `y`, over the jobs of the filter; those without one of them are listed."""
     columns, results = board.columns, board.results
     places = board.places(wanted)
-    of_y = results.by_name.get(y)
-    if of_y is None and not results.pending:
-        raise UsageError(no_value_text(y, results.names()))
+    of_y = results.numbers(y)
     of_x = results.by_name.get(x) if x not in columns.keys else None
     column = columns.column(x) if of_x is None else None
     states = columns.column("state")
@@ -239,8 +164,8 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
     for place in places:
         job = columns.jobs[place]
         at = of_x.get(job) if of_x is not None else column.values[column.codes[place]] if column is not None else None
-        number = None if of_y is None else of_y.get(job)
-        row = {"job": job, "x": plain(at), "y": number, "state": states.values[states.codes[place]]}
+        number = of_y.get(job)
+        row = {"job": job, "x": brief(at, _SHORT), "y": number, "state": states.values[states.codes[place]]}
         if at is None or number is None or not math.isfinite(number):
             lacking += 1
             if len(missing) < _MISSING and size < _SCATTER_BYTES:
@@ -265,7 +190,8 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:
-    """A value as it is shown: a number or a text."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return value if value is None or isinstance(value, (int, float)) else text[:200]
+def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
+    """The importance of all parameters for the result `y`, and the values of some jobs."""
+    results = board.results
+    found = of_parameters(board.columns, results.numbers(y), board.places(wanted))
+    return {"y": y, **msgspec.structs.asdict(found), "results_pending": results.pending}

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dispatcher.base.values import text_of
-from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import literal
 from dispatcher.query.groups import Groups, grouped
 from dispatcher.query.numbers import mean, std
-from dispatcher.query.results.rows import methods_without, no_value_text
 from dispatcher.run_state.states import State
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board, Filter
@@ -32,7 +30,7 @@ def matrix(
     (n - 1); `of` counts those whose methods report it. The jobs of a cell are those of its row's and its column's
     `where`, and of the filter.
     """
-    numbers = _numbers(board, value)
+    numbers = {} if value is None else board.results.numbers(value)
     jobs = board.columns.jobs
     places = board.places(wanted)
     down, across = (grouped([board.columns.column(key) for key in keys], places) for keys in (rows, columns))
@@ -47,7 +45,8 @@ def matrix(
     for row in row_order[first:end]:
         is_shown[row] = True
     methods = board.columns.column("method").codes
-    without = _methods_without(board, value, places, methods)
+    of_jobs = {} if value is None else {jobs[place]: methods[place] for place in places}
+    without = set() if value is None else board.results.methods_without(value, of_jobs)
     cells: dict[tuple[int, int], tuple[list[int], list[int], list[float]]] = {}
     for place, row, column in zip(places, down.of, across.of, strict=True):
         if not is_shown[row]:
@@ -57,7 +56,7 @@ def matrix(
             cell = cells[row, column] = [0] * len(_STATES), [0], []
         cell[0][known[states.codes[place]]] += 1
         cell[1][0] += methods[place] not in without
-        if numbers is not None and (number := numbers.get(jobs[place])) is not None:
+        if (number := numbers.get(jobs[place])) is not None:
             cell[2].append(number)
     return {
         "row_keys": rows,
@@ -82,26 +81,6 @@ def _fitting(keys: Sequence[str], groups: Groups, order: Sequence[int]) -> int:
         if size > _HEADINGS_BYTES:
             return max(1, count)
     return len(order)
-
-
-def _numbers(board: Board, value: str | None) -> dict[str, float] | None:
-    if value is None:
-        return None
-    found = board.results.by_name.get(value)
-    if found is None and not board.results.pending:
-        raise UsageError(no_value_text(value, board.results.names()))
-    return found or {}
-
-
-def _methods_without(board: Board, value: str | None, places: Sequence[int], methods: Sequence[int]) -> set[int]:
-    """The numbers of the methods that never report the value, among these jobs."""
-    if value is None:
-        return set()
-    jobs, results = board.columns.jobs, board.results
-    reporting = [place for place in places if jobs[place] in results.known]
-    numbers, others = results.by_name.get(value, {}), results.others.get(value, ())
-    having = (place for place in reporting if jobs[place] in numbers or jobs[place] in others)
-    return methods_without(map(methods.__getitem__, reporting), map(methods.__getitem__, having))
 
 
 def _state(value: object) -> str | None:

@@ -12,9 +12,10 @@ import pytest
 from cli.conftest import Lab
 from web.conftest import record_all
 
+from dispatcher.query.comparing import MOST_GROUPS, MOST_JOBS
 from dispatcher.query.curves import STEP, WALL
 from dispatcher.web.board import Board, Filter
-from dispatcher.web.comparing import MOST_GROUPS, MOST_JOBS, choose, compare
+from dispatcher.web.comparing import choose, compare
 from dispatcher.web.curves import MetricFiles
 
 

@@ -28,10 +28,11 @@ class Group(msgspec.Struct, frozen=True):
 class Chosen(msgspec.Struct, frozen=True):
     """The jobs to compare, by group, each with the directory of its last attempt.
 
-    groups: those from number `first` on that have run, of `total_groups`.
+    groups: those by the keys `by` from number `first` on that have run, of `total_groups`.
     not_run: jobs that match and have not run.
     """
 
+    by: Sequence[str]
     groups: list[Group]
     first: int
     total_groups: int
@@ -53,6 +54,7 @@ def chosen_groups(
     Where there are too many, as many of each group are taken, whatever their order in the manifest. Which ones goes by
     their ids, so that a group keeps its jobs while others begin to run.
     """
+    by = values.named(by)
     attempts = values.column("attempt")
     has_run = [bool(value) for value in attempts.values]
     ran = [place for place in places if has_run[attempts.codes[place]]]
@@ -66,7 +68,7 @@ def chosen_groups(
         jobs = [values.jobs[place] for place in values.sample(members[number], share)]
         directories = [(job, directory_of(job)) for job in jobs]
         found.append(Group(groups.values[number], groups.labels[number], len(members[number]), directories))
-    return Chosen(found, first, total, len(places) - len(ran))
+    return Chosen(by, found, first, total, len(places) - len(ran))
 
 
 def _shares(sizes: Sequence[int], most: int) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.query.values import JobValues, brief
+from dispatcher.query.values import JobValues
 
 # More jobs are sampled: what is asked for is an estimate.
 _MOST_JOBS: Final = 4_000
@@ -28,8 +28,6 @@ _BINS: Final = 8
 _BIN_JOBS: Final = 5
 # Texts with more values make no axis that people can read.
 _MOST_NAMES: Final = 30
-# Characters of a value.
-_SHORT: Final = 200
 
 
 class Importance(msgspec.Struct, frozen=True):
@@ -79,11 +77,11 @@ def of_parameters(values: JobValues, of_y: Mapping[str, float], places: Sequence
             constant.append(key)
     found.sort(key=lambda one: (one.share is None, -(one.share or 0.0)))
     axes = [one.key for one in found if _is_axis(one)][:_MOST_AXES]
-    keys = [values.keys[key] for key in axes]
+    keys = [(values.keys[key].codes, values.keys[key].labels) for key in axes]
     rows = [
         {
             "job": jobs[place],
-            "values": [brief(key.values[key.codes[place]], _SHORT) for key in keys],
+            "values": [labels[codes[place]] for codes, labels in keys],
             "y": of_y[jobs[place]],
         }
         for place in values.sample(chosen, _MOST_LINES)

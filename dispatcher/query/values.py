@@ -17,10 +17,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
+from dispatcher.base.messages import first_names
 from dispatcher.base.users import has_account, user_name
-from dispatcher.base.values import identity, text_of
+from dispatcher.base.values import group_label, identity, split_names, text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
 from dispatcher.matrix.entry import OWNER, RESERVED, SCHEDULING
@@ -33,6 +32,7 @@ _BY_ENTRY: Final = "method"
 _KEPT: Final = 12
 # Of a text without a key, values are looked for among keys with fewer than that.
 _LISTED: Final = 2_000
+_MOST_KEYS: Final = 5
 # So much of a value is searched.
 _LONGEST: Final = 300
 
@@ -67,6 +67,14 @@ class Values:
     def __iter__(self) -> Iterator[Any]:
         """The value of each row."""
         return map(self.values.__getitem__, self.codes)
+
+    @property
+    def labels(self) -> list[Any]:
+        """The values as a browser can tell them apart: numbers where all are, else text; None stays."""
+        if all(value is None or (type(value) in (int, float) and math.isfinite(value)) for value in self.values):
+            return self.values
+        label = group_label(self.values)
+        return [None if value is None else label(value)[:_LONGEST] for value in self.values]
 
     def flags(self, condition: Condition) -> Iterator[bool]:
         """For each row whether the condition holds."""
@@ -143,6 +151,13 @@ class JobValues:
                 self._ask_again(snapshot, self._of_entries, job)
         return self._of_entries or {}
 
+    def named(self, lists: Sequence[str]) -> tuple[str, ...]:
+        """The keys in lists with commas. Raises UsageError for too many."""
+        found = split_names(lists, self.keys)
+        if len(found) > _MOST_KEYS:
+            raise UsageError(f"{len(found)} keys, at most {_MOST_KEYS}: {first_names(found)}")
+        return found
+
     def column(self, key: str, others: Iterable[str] = ()) -> Values:
         """The values of a key. Raises UsageError for one that no job has; `others` are keys that it might be, too."""
         snapshot = self._snapshot
@@ -155,7 +170,7 @@ class JobValues:
             return found
         found = Values(self._values(snapshot, key))
         if len(found.values) == 1 and self.jobs and key not in FIELD_NAMES and key != "job_id":
-            known = dict.fromkeys(one for one in (*others, *self.keys, "job_id", *FIELD_NAMES) if one != key)
+            known = dict.fromkeys((*others, *self.keys, "job_id", *FIELD_NAMES))
             raise UsageError(f"no job has a value for {key!r}{nearest(key, known)}")
         if len(self._others) >= _KEPT:
             del self._others[next(iter(self._others))]
@@ -245,13 +260,6 @@ class JobValues:
 
 def _text(value: Any) -> str:
     return text_of(value)[:_LONGEST].casefold()
-
-
-def brief(value: Any, most: int) -> Any:
-    """A value as it is shown: a number, or a text of at most so many characters."""
-    if value is None or isinstance(value, (int, float)):
-        return value
-    return (value if isinstance(value, str) else msgspec.json.encode(value).decode())[:most]
 
 
 def sort_key(value: Any) -> tuple[int, float, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -10,11 +11,10 @@ import msgspec
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.errors import StateError, UsageError, nearest
-from dispatcher.query.comparing import Chosen, Group, chosen_groups
+from dispatcher.query.comparing import Chosen, chosen_groups
 from dispatcher.query.curves import MeanCurve, mean_within
 from dispatcher.query.numbers import mean
 from dispatcher.query.parameters import of_parameters
-from dispatcher.query.values import brief
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board, Filter
 from dispatcher.web.curves import MetricFile, MetricFiles, short
@@ -26,8 +26,6 @@ _SCATTER_BYTES: Final = 900_000
 # Characters of a value in the name of a group.
 _LABEL: Final = 100
 _MISSING: Final = 500
-# Characters of a value of a point.
-_SHORT: Final = 200
 
 
 def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], first: int = 0) -> Chosen:
@@ -43,7 +41,7 @@ def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], 
 
 
 def compare(
-    files: MetricFiles, chosen: Chosen, metric: str | None, by: Sequence[str], x: str, width: int, until_s: float
+    files: MetricFiles, chosen: Chosen, metric: str | None, x: str, width: int, until_s: float
 ) -> dict[str, Any]:
     """One curve for each group: mean and spread (one deviation) over its jobs, by `x`, a step or seconds of training.
 
@@ -60,14 +58,13 @@ def compare(
     width = max(10, min(width, _POINTS // max(1, len(chosen.groups))))
     groups, absent, untimed = [], [], 0
     without = found.without
-    for group in chosen.groups:
+    for group, label in zip(chosen.groups, _labels(chosen), strict=True):
         read = [(job, found.files[job]) for job, _ in group.jobs if job in found.files]
         with_it = [(job, file) for job, file in read if metric is not None and metric in file.names]
         if metric is not None:
             without += len(read) - len(with_it)
         placed = [(job, one) for job, file in with_it if (one := file.series(metric or "", x)) is not None]
         untimed += len(with_it) - len(placed)
-        label = _label(by, group)
         if placed:
             made = mean_within((), group.ran, [curve for _, curve in placed], width)
             groups.append({"label": label, "of": group.ran, **_curve([job for job, _ in placed], made)})
@@ -84,7 +81,7 @@ def compare(
     ]
     return {
         "metric": metric,
-        "by": by,
+        "by": chosen.by,
         "x_name": x,
         "names": names[:500],
         "groups": groups,
@@ -131,9 +128,20 @@ def _unread_text(jobs: Sequence[str]) -> str:
     return f"{counted(len(jobs), 'job')} whose metrics are in no plain file or cannot be read: {first_names(jobs)}"
 
 
-def _label(by: Sequence[str], group: Group) -> str:
-    parts = zip(by, group.values, group.labels, strict=True)
-    return ", ".join(f"{key}={'-' if value is None else label[:_LABEL]}" for key, value, label in parts)
+def _labels(chosen: Chosen) -> list[str]:
+    """What the groups are called; those that are alike as far as there is room are numbered."""
+    alike: Counter[str] = Counter()
+    found = []
+    for group in chosen.groups:
+        parts = zip(chosen.by, group.values, group.labels, strict=True)
+        label = ", ".join(f"{key}={'-' if value is None else _brief(name)}" for key, value, name in parts)
+        alike[label] += 1
+        found.append(label if alike[label] == 1 else f"{label} ({alike[label]})")
+    return found
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _LABEL else text[: _LABEL - 1] + "…"
 
 
 def _curve(jobs: Sequence[str], found: MeanCurve) -> dict[str, Any]:
@@ -157,15 +165,16 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
     of_y = results.numbers(y)
     of_x = results.by_name.get(x) if x not in columns.keys else None
     column = columns.column(x) if of_x is None else None
+    labels = column.labels if column is not None else ()
     states = columns.column("state")
     points: list[dict[str, Any]] = []
     missing: list[dict[str, Any]] = []
     lacking = total = size = 0
     for place in places:
         job = columns.jobs[place]
-        at = of_x.get(job) if of_x is not None else column.values[column.codes[place]] if column is not None else None
+        at = of_x.get(job) if of_x is not None else labels[column.codes[place]] if column is not None else None
         number = of_y.get(job)
-        row = {"job": job, "x": brief(at, _SHORT), "y": number, "state": states.values[states.codes[place]]}
+        row = {"job": job, "x": at, "y": number, "state": states.values[states.codes[place]]}
         if at is None or number is None or not math.isfinite(number):
             lacking += 1
             if len(missing) < _MISSING and size < _SCATTER_BYTES:

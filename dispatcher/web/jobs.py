@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
+
 from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import literal
@@ -16,7 +18,6 @@ from dispatcher.query.provenance import provenance_facts
 from dispatcher.query.ran import differences, is_unknown, last_counts
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.query.sorting import sorted_places
-from dispatcher.query.values import brief
 from dispatcher.query.waiting import reasons
 from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import IN_FLIGHT, WAITING
@@ -52,7 +53,7 @@ def listed(
     size = 0
     for place in chosen:
         job = board.columns.jobs[place]
-        row = plain_row(board, snapshot, job, show)
+        row = _plain_row(board, snapshot, job, show)
         record = snapshot.records[job]
         row["why"] = waiting.why(job).text if record.state in WAITING else None
         size += len(encode(row)) + 1
@@ -68,10 +69,10 @@ def rows_of(board: Board, jobs: Sequence[str]) -> dict[str, Any]:
     """The rows of these jobs, of those that exist."""
     snapshot = board.snapshot
     known = [job for job in jobs if job in snapshot.records]
-    return {"jobs": [plain_row(board, snapshot, job) for job in known], "total": len(known), "next": None}
+    return {"jobs": [_plain_row(board, snapshot, job) for job in known], "total": len(known), "next": None}
 
 
-def plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = ()) -> Row:
+def _plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = ()) -> Row:
     """A row of a list: `page_row`, the parameters and the numbers of the result; no more than a few kilobytes."""
     in_flight = snapshot.records[job].state in IN_FLIGHT
     row = board.shown.running_row(snapshot, job, {}) if in_flight else page_row(Job(snapshot, job))
@@ -79,10 +80,16 @@ def plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = 
     entry = snapshot.entry(job)
     params = {} if entry is None else entry.params
     shown = dict.fromkeys([*(key for key in show if key in params), *itertools.islice(params, _PARAMS)])
-    row["params"] = {key: brief(params[key], _LONG) for key in shown}
+    row["params"] = {key: _short(params[key]) for key in shown}
     by_name = board.results.by_name
     row["result"] = {name: of[job] for name, of in by_name.items() if job in of}
     return row
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_LONG]
+    return value if isinstance(value, (int, float)) or value is None else msgspec.json.encode(value).decode()[:_LONG]
 
 
 def values(board: Board, key: str | None, text: str) -> dict[str, Any]:

@@ -35,7 +35,9 @@ from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.snapshot_reader import SnapshotReader
 from dispatcher.report.waiting import reasons
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Cleared, NoticesCleared, Paused, Unpaused
+from dispatcher.run_state.facets.notices import NoticesCleared
+from dispatcher.run_state.facets.pauses import Paused, Unpaused
+from dispatcher.run_state.facets.refusals import Cleared
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, WAITING, Record, State
 from dispatcher.run_state.store import Store, Transaction

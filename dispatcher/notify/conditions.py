@@ -14,11 +14,10 @@ from typing import Final
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import duration_text, parse_time
-from dispatcher.run_state.events import Began, Incident
+from dispatcher.run_state.facets.notices import Began, Incident, incident_key, topic_of
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import PodInfo
-from dispatcher.run_state.notices import incident_key, topic_of
 from dispatcher.run_state.states import IN_FLIGHT, State
 from dispatcher.topics import Topic
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.notify_config import Channel, Target
-from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENT
+from dispatcher.run_state.facets.notices import DOUBTFUL, FAILED, SENT
 
 BEGUN: Final = b"begun"
 _MOST_READ: Final = 8192

@@ -30,8 +30,8 @@ from dispatcher.pod.in_flight import InFlight
 from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, SILENT, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
+from dispatcher.run_state.facets.pauses import Pause, host_scope, pause_of_host, pause_of_method
 from dispatcher.run_state.journal import later, normalized_time
-from dispatcher.run_state.pauses import Pause, host_scope, pause_of_host, pause_of_method
 from dispatcher.run_state.states import Record, State
 
 SLOT: Final = "waits for a free slot"

@@ -28,7 +28,7 @@ from dispatcher.report.silence import silence_texts
 from dispatcher.report.snapshot import Snapshot
 from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
-from dispatcher.run_state.pauses import unpause_command
+from dispatcher.run_state.facets.pauses import unpause_command
 from dispatcher.run_state.progress import progress_text, remaining_s
 from dispatcher.run_state.states import IN_FLIGHT, State
 

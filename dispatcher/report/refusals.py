@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dispatcher.base.times import parse_time
-from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.states import ENDED, MARKABLE, Record, State, parse_state
 
 _AT_REST: Final = ENDED | {State.HELD}

@@ -321,7 +321,7 @@ def _idle_gpus(fold: Fold, pods: Iterable[PodStatus], now_s: float) -> dict[str,
     alive = {pod.info.pod: pod.clock_ahead_s for pod in pods if pod.is_alive} if fold.gpu_idle else {}
     found = {}
     for job in fold.gpu_idle:
-        idle = fold.idle(job)
+        idle = fold.gpu_idle.of(job, fold.records.get(job))
         since_s = None if idle is None else parse_time(idle.since)
         ahead_s = alive.get(fold.records[job].pod or "")
         if since_s is not None and ahead_s is not None:

@@ -31,7 +31,10 @@ the name that the directory has then. On network filesystems, where a host that 
 steps read the last 4 KiB page again; on FUSE, where nothing refuses such a write, each step reads both blocks. If the
 file no longer says what was read, because it was overwritten, readers and dispatchers stop and name the repair.
 
-Notices (notices). A part of the fold is what people are still to be told, and what became of what they were told: see
+Facets (facets). Beside the records, the fold has one facet for each concern: pauses, refused edits, idle GPUs, studies,
+notices. Transactions copy and put back, snapshots repeat, and saved folds keep every facet in the same way.
+
+Notices (facets/notices). One facet is what people are still to be told, and what became of what they were told: see
 dispatcher/notify. A dispatcher that does not know these lines ignores them, and a generation that it begins lacks them;
 the next one that does know makes the targets known anew.
 

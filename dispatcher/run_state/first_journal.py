@@ -14,7 +14,8 @@ from dispatcher.base import files
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import edits, journal, status_file
 from dispatcher.run_state.adoption import keep_adopted, refuse_unadopted
-from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, Refused, SnapshotData
+from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, SnapshotData
+from dispatcher.run_state.facets.refusals import Refused
 from dispatcher.run_state.generations import encode_generation, publish
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.status_file import FirstFile

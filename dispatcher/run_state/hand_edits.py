@@ -14,7 +14,8 @@ from typing import Any, Final
 from dispatcher.base import files
 from dispatcher.errors import FormatError, StatusFileError
 from dispatcher.run_state import edits, journal, status_file
-from dispatcher.run_state.events import Event, HandEdit, Refused
+from dispatcher.run_state.events import Event, HandEdit
+from dispatcher.run_state.facets.refusals import Refused
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.merge import merge
 from dispatcher.run_state.replica import Replica

@@ -10,7 +10,7 @@ from dispatcher.base import files
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import edits, status_file
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import apply
 from dispatcher.run_state.store import Store

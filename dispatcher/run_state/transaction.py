@@ -10,11 +10,12 @@ from typing import Any, Final
 from dispatcher.base import files
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import AppliedEdit, Data, Event, Note
+from dispatcher.run_state.facets.facet import Facet
+from dispatcher.run_state.facets.table import BY_EVENT
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.states import DEFAULTS, FIELD_NAMES, Record, State, check_transition, parse_state
-from dispatcher.run_state.studies import STUDY_EVENTS, Study, study_of
 from dispatcher.workspace import AttemptPaths, Layout, attempt_numbers
 
 # How attempts succeed; those that no dispatcher started are adopted.
@@ -38,9 +39,8 @@ class Transaction:
         self._directories: list[AttemptPaths] = []
         self._at_end: list[Callable[[bool], object]] = []
         self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
-        self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
-        self._gpu_idle, self._notices = dict(fold.gpu_idle), fold.notices
-        self._studies: dict[str, Study | None] = {}
+        self._seq, self._lock_kind = fold.seq, fold.lock_kind
+        self._facets: dict[str, Facet] = {}
 
     @property
     def seq(self) -> int:
@@ -132,12 +132,9 @@ class Transaction:
         fold = self._fold
         for job, before in self._undo.items():
             fold.restore(job, *before)
-        fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
-        fold.gpu_idle, fold.notices = self._gpu_idle, self._notices
-        for name, study in self._studies.items():
-            fold.studies.pop(name, None)
-            if study is not None:
-                fold.studies[name] = study
+        fold.seq, fold.lock_kind = self._seq, self._lock_kind
+        for name, facet in self._facets.items():
+            setattr(fold, name, facet)
         self.end(undone=not keep_directories)
         for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):
@@ -146,9 +143,9 @@ class Transaction:
                 os.rmdir(paths.directory)
 
     def _add(self, line: Line) -> None:
-        if line.event in STUDY_EVENTS and (name := study_of(line)) not in self._studies:
-            study = self._fold.studies.get(name)
-            self._studies[name] = None if study is None else study.copy()
+        for name in BY_EVENT.get(line.event, ()):
+            if name not in self._facets:
+                self._facets[name] = self._fold.facet(name).copy()
         self._fold.extend((line,))
         self.lines.append(line)
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.run_state.facets.studies import Measured, Rung, Study, Trial
 from dispatcher.run_state.states import BY_HAND, ENDED, IN_FLIGHT, PRUNED, Record, State
-from dispatcher.run_state.studies import Measured, Rung, Study, Trial
 from dispatcher.tuning.settings import accepts
 
 

@@ -18,10 +18,10 @@ from dispatcher.report.refusals import refusal_text
 from dispatcher.report.snapshot import PodStatus, Snapshot
 from dispatcher.report.terminal import clip
 from dispatcher.report.waiting import Wait, reasons, waits
-from dispatcher.run_state.fold import signature
+from dispatcher.run_state.facets.pauses import Pause, unpause_command
+from dispatcher.run_state.failures import signature
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
-from dispatcher.run_state.pauses import Pause, unpause_command
 from dispatcher.run_state.states import IN_FLIGHT, WAITING
 from dispatcher.web.logs import last_lines
 from dispatcher.workspace import Layout

@@ -12,7 +12,8 @@ from run_state.lines import AT, histories
 
 from dispatcher.run_state import journal
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.fold import Fold, signature, snapshot
+from dispatcher.run_state.failures import signature
+from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.journal import Line
 
 
@@ -24,7 +25,7 @@ def shown(fold: Fold) -> dict[str, Any]:
         "born": {job: fold.records.born(job) for job in fold.records},
         "pauses": fold.pauses,
         "refusals": fold.refusals,
-        "streaks": fold.streaks,
+        "streaks": fold.pauses.streaks,
     }
 
 
@@ -84,11 +85,11 @@ def test_taking_changes_back_leaves_no_trace(lines: list[Line], data: st.DataObj
     old = {
         line.job: (fold.records.get(line.job), fold.records.born(line.job), None) for line in lines[cut:] if line.job
     }
-    rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks))
+    rest = (fold.seq, fold.pauses.copy(), fold.refusals.copy())
     fold.extend(lines[cut:])
     for job, (record, born, taken) in old.items():
         fold.restore(job, record, born, taken)
-    fold.seq, fold.pauses, fold.refusals, fold.streaks = rest
+    fold.seq, fold.pauses, fold.refusals = rest
     found = shown(fold)
     # A job that was forgotten and is back stands at the end.
     assert dict(found.pop("records")) == dict(expected.pop("records"))
@@ -113,7 +114,7 @@ def ending(seq: int, event: Event, job: str, **data: Any) -> Line:
 
 
 def jobs_of(fold: Fold, scope: str) -> tuple[str, ...]:
-    return fold.streaks[scope].jobs if scope in fold.streaks else ()
+    return fold.pauses.streaks[scope].jobs if scope in fold.pauses.streaks else ()
 
 
 def test_only_jobs_that_failed_for_good_count_for_their_method_and_each_once() -> None:
@@ -126,8 +127,8 @@ def test_only_jobs_that_failed_for_good_count_for_their_method_and_each_once() -
     fold.extend([ending(10, Event.FAILED, "a", method="fft")])
     assert jobs_of(fold, "fft") == ("e", "a")
     assert jobs_of(fold, "gpu:h:1") == ()
-    assert fold.streaks["host:h"].jobs == ("c",)
-    assert fold.streaks["host:h"].methods == ("fft",)
+    assert fold.pauses.streaks["host:h"].jobs == ("c",)
+    assert fold.pauses.streaks["host:h"].methods == ("fft",)
 
 
 @pytest.mark.parametrize(

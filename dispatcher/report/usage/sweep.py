@@ -15,7 +15,7 @@ import msgspec
 
 from dispatcher.report.usage.history import PauseSpan
 from dispatcher.report.usage.pools import CPU, GPU, Eligibility, Stay
-from dispatcher.run_state.pauses import host_scope
+from dispatcher.run_state.facets.pauses import host_scope
 
 
 class Window(msgspec.Struct, frozen=True):

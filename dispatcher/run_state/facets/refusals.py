@@ -1,0 +1,70 @@
+"""Hand edits that could not be used, in the journal, until something settles them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+import msgspec
+
+from dispatcher.run_state.events import Event, Note
+from dispatcher.run_state.facets.facet import ByName, Repeated
+from dispatcher.run_state.journal import Line
+from dispatcher.run_state.records import Records
+
+# What the journal keeps of a line that was refused.
+_LONGEST_LINE: Final = 2_000
+# Events that settle a refused edit of the same job: whatever a person does with it.
+_SETTLING: Final = frozenset(
+    {
+        Event.CLEARED, Event.ADOPTED, Event.EDITED, Event.REQUEUED, Event.HELD, Event.ABANDONED, Event.MARKED,
+        Event.REQUESTED, Event.DELETED,
+    }
+)  # fmt: skip
+
+
+class Refused(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """An edit that could not be used because of `why`; `line` is what was written."""
+
+    event = Event.REFUSED
+    why: str = ""
+    line: str = ""
+
+
+class Cleared(Note, frozen=True, kw_only=True, omit_defaults=True):
+    event = Event.CLEARED
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A hand edit that could not be used. `line` is what was written; `job` is empty for the file as a whole."""
+
+    job: str
+    line: str
+    why: str
+    at: str
+
+
+class Refusals(ByName[Refusal]):
+    """By job."""
+
+    events: ClassVar = _SETTLING | {Event.REFUSED}
+    form: ClassVar = dict[str, Refusal]
+
+    def apply(self, line: Line) -> Refusals:
+        job = line.job or ""
+        if line.event is Event.REFUSED:
+            refused = line.read(Refused)
+            self[job] = Refusal(job, refused.line, refused.why, line.at)
+        else:
+            self.pop(job, None)
+        return self
+
+    def lines(self, records: Records) -> Iterator[Repeated]:
+        for one in self.values():
+            yield Repeated(Refused(why=one.why, line=one.line), one.job or None, at=one.at)
+
+    def unrecorded(self, job: str, line: str, why: str) -> Refused | None:
+        """The note of a refusal; None when the journal has it: the file is read again until it is corrected."""
+        known, shown = self.get(job), line[:_LONGEST_LINE]
+        is_known = known is not None and (known.line, known.why) == (shown, why)
+        return None if is_known else Refused(why=why, line=shown)

@@ -93,8 +93,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     outlets/kinds.py: OUTLET_KINDS and MAKERS; its options: outlets/context.py,
                                     pod/options.py and cli/main.py: _options; the loop does not change. What a job asks
                                     for: Request, below
-    a state of a job                run_state/states.py: State and TRANSITIONS; its docstring lists the other places
-                                    (events, edits, reasons, colours, commands, API)
+    a state of a job                run_state/states.py: State and its row in STATES; its docstring has the rest
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
     a field of a manifest's entry   matrix/entry.py: READERS and Entry; SCHEDULING only if it does not change what a job
                                     computes; if a method may set it too: config.py: Method and

@@ -37,7 +37,7 @@ from dispatcher.run_state.facets.pauses import (
 )
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
-from dispatcher.run_state.states import IN_FLIGHT, Record, State
+from dispatcher.run_state.states import IN_FLIGHT, PUT_ASIDE, Record, State
 from dispatcher.run_state.store import Store, Transaction
 
 # Events that a pod's log shows with other words than the journal.
@@ -51,7 +51,7 @@ def is_current(record: Record | None, number: int) -> bool:
 
 def is_forgotten(record: Record | None, number: int) -> bool:
     """Whether the journal has gone back behind the claim of attempt `number`; what a person asks for since is done."""
-    return record is not None and record.attempt < number and record.state not in (State.HELD, State.ABANDONED)
+    return record is not None and record.attempt < number and record.state not in PUT_ASIDE
 
 
 def claim_again(tx: Transaction, lost: LostClaim) -> None:

@@ -27,6 +27,8 @@ from dispatcher.run_state.states import (
     IN_FLIGHT,
     MARKABLE,
     REQUESTABLE,
+    STATES,
+    WAITING,
     Record,
     State,
     make_record,
@@ -43,8 +45,6 @@ FRESH_START: Final = Change(
     snapshot=None, backoff=None, furthest_step=None, furthest_checkpoint=None, has_result=None,
 )  # fmt: skip
 _IS_HELD: Final = "the job is held until the line is corrected"
-# What is recorded when a person sets a job that does not run to a state, apart from queued.
-_EVENT_AT_REST: Final = {State.HELD: Event.HELD, State.ABANDONED: Event.ABANDONED}
 
 
 class Fault(enum.Enum):
@@ -178,8 +178,8 @@ def _merge_unknown(job: str, line: Mapping[str, Any], rev: int, context: MergeCo
     state = line.get("state")
     if external.is_claim(line):
         return _adopt_line(job, external.adopted_fields(line))
-    if state in (State.SUBMITTED, State.RUNNING):
-        return _refuse(job, line, f"a job cannot be set to {state!r} by hand; write queued, held or abandoned")
+    if isinstance(state, str) and state in IN_FLIGHT:
+        return _refuse(job, line, f"a job cannot be set to {state!r} by hand; write one of: {', '.join(REQUESTABLE)}")
     return _adopt_line(job, line)
 
 
@@ -349,9 +349,8 @@ def _decide_mark(state: State, base: Record, record: Record) -> Decision:
 
 def decide_at_rest(state: State) -> Decision:
     """What becomes of a job that does not run when a person asks for `state`, one of REQUESTABLE."""
-    if state is State.QUEUED:
-        return Decision(Event.REQUEUED, FRESH_START | Change(state=state))
-    return Decision(_EVENT_AT_REST[state], Change(state=state, retry_at=None, desired=None))
+    change = FRESH_START if state is State.QUEUED else Change(retry_at=None, desired=None)
+    return Decision(STATES[state].event, change | Change(state=state))
 
 
 def _decide_in_flight(state: State, base: Record, record: Record) -> Decision:
@@ -360,8 +359,8 @@ def _decide_in_flight(state: State, base: Record, record: Record) -> Decision:
         if state is State.QUEUED:
             # The new start that was asked for has happened.
             return NOTHING
-        if state is State.HELD:
-            return Decision(refused="it was started meanwhile; set it to held again to stop it")
+        if state in WAITING:
+            return Decision(refused=f"it was started meanwhile; set it to {state} again to stop it")
     if record.desired is state:
         return NOTHING
     return Decision(Event.REQUESTED, Change(desired=state))

@@ -96,7 +96,8 @@ def _outcome(
 ) -> tuple[Status, float | None, str]:  # fmt: skip
     """What a trial is, its value, and why it has none."""
     if record.state not in ENDED:
-        return Status.RUNNING if record.state in IN_FLIGHT else Status(record.state.value), None, ""
+        waits = Status.QUEUED if record.state is State.QUEUED else Status.HELD
+        return Status.RUNNING if record.state in IN_FLIGHT else waits, None, ""
     if record.state is not State.DONE or record.reason == BY_HAND:
         return Status.FAILED, None, record.reason or str(record.state)
     is_current = measured is not None and measured.attempt == record.attempt

@@ -11,16 +11,14 @@ from dispatcher.run_state.events import Event, Note
 from dispatcher.run_state.facets.facet import ByName, Repeated
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.records import Records
+from dispatcher.run_state.states import STATES
 
 # What the journal keeps of a line that was refused.
 _LONGEST_LINE: Final = 2_000
 # Events that settle a refused edit of the same job: whatever a person does with it.
-_SETTLING: Final = frozenset(
-    {
-        Event.CLEARED, Event.ADOPTED, Event.EDITED, Event.REQUEUED, Event.HELD, Event.ABANDONED, Event.MARKED,
-        Event.REQUESTED, Event.DELETED,
-    }
-)  # fmt: skip
+_SETTLING: Final = frozenset({Event.CLEARED, Event.ADOPTED, Event.EDITED, Event.REQUESTED, Event.DELETED}) | {
+    row.event for row in STATES.values() if row.event is not None
+}
 
 
 class Refused(Note, frozen=True, kw_only=True, omit_defaults=True):

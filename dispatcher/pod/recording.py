@@ -24,7 +24,6 @@ from dispatcher.pod.placing import own_store
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Blame, Event
 from dispatcher.run_state.facets.pauses import (
     Pause,
@@ -37,6 +36,7 @@ from dispatcher.run_state.facets.pauses import (
 )
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
+from dispatcher.run_state.requests import FRESH_START
 from dispatcher.run_state.states import IN_FLIGHT, PUT_ASIDE, Record, State
 from dispatcher.run_state.store import Store, Transaction
 

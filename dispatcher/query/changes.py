@@ -15,9 +15,9 @@ from dispatcher.query.ran import is_unknown
 from dispatcher.query.selection import is_glob, parse_states, select
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.change import NOTHING, Change, Decision
-from dispatcher.run_state.edits import decide_at_rest, decide_state
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.external import Presence, presence, runs_externally
+from dispatcher.run_state.requests import decide_at_rest, decide_state
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, MARKABLE, REQUESTABLE, STATES, WAITING, Record, State
 
 # The states of jobs that `--downstream` runs again: the others wait for what they need, or were given up.
@@ -128,7 +128,7 @@ def what_changed(asked: Change, now: Record | None) -> str:
 
 
 def decide(desired: State, seen: Record, now: Record | None, *, force: bool = False) -> Decision:
-    """The change that brings a job to the desired state, as `edits.decide_state` decides it.
+    """The change that brings a job to the desired state, as `requests.decide_state` decides it.
 
     `seen` is the record that the person saw, `now` the current one (None: no dispatcher has queued the job yet).
     `force`: what runs is killed at once, also when it was asked to end before.

@@ -34,8 +34,9 @@ from dispatcher.query.ran import RanWith
 from dispatcher.query.refusals import open_refusals
 from dispatcher.query.silence import silent_for_s
 from dispatcher.query.snapshot import PodStatus, Snapshot
-from dispatcher.run_state import editors, journal, liveness
+from dispatcher.run_state import journal, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
+from dispatcher.run_state.edits import editors
 from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import peek_head

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
-from dispatcher.run_state.hand_edits import Identity, identity_of
+from dispatcher.run_state.edits.saved import Identity, identity_of
 
 # Where it cannot be known whether a program has the file open for writing, programs are done in this time.
 LINGER_S: Final = 10.0

@@ -17,10 +17,11 @@ from typing import Any
 
 from dispatcher.base import files, host
 from dispatcher.base.mounts import mount_of
-from dispatcher.run_state import edits, journal, rotation
+from dispatcher.run_state import journal, rotation
+from dispatcher.run_state.edits.changes import Changes
+from dispatcher.run_state.edits.saved import HandEdits, Identity
 from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.hand_edits import HandEdits, Identity
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
 from dispatcher.run_state.head import Head, peek_head
 from dispatcher.run_state.locked_journal import LockedJournal
@@ -257,7 +258,7 @@ class Store:
         """Inode, size and mtime of the status file as it is now."""
         return self._edits.identity()
 
-    def pending_edits(self) -> list[edits.Outcome]:
+    def pending_edits(self) -> Changes:
         """What a person has changed in the status file that no transaction has applied yet; changes nothing.
 
         `problem` is set when the file cannot be read.
@@ -266,22 +267,22 @@ class Store:
         with files.storing("reading", self.layout.lock_file):
             head = peek_head(self.layout.lock_file)
         # Of a file that was replaced only what can be parsed is shown; it may be half written.
-        late = [outcome for data in saved_late(self.layout.status_file) for outcome in self.find_edits(data) or ()]
+        late = sum((self.find_edits(data) for data in saved_late(self.layout.status_file)), Changes())
         if identity is None or (head is not None and head.projection == identity):
             self.problem = None
             return late
-        return [*late, *(self._edits.read(head.projected if head is not None else 0) or ())]
+        return late + self._edits.read(head.projected if head is not None else 0)
 
-    def find_edits(self, data: bytes, *, is_whole: bool = True) -> list[edits.Outcome] | None:
+    def find_edits(self, data: bytes, *, is_whole: bool = True) -> Changes:
         """What `data`, a saved status file, changes; `problem` says what of it cannot be read.
 
-        None when nothing of it can. `is_whole`: a job without a line in it has lost its line.
+        `is_whole`: a job without a line in it has lost its line.
         """
-        return self._edits.find_edits(data, is_whole=is_whole)
+        return self._edits.find(data, is_whole=is_whole)
 
-    def apply_edits(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
+    def apply_edits(self, tx: Transaction, found: Changes, data: bytes) -> None:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""
-        self._edits.record(tx, outcomes, data)
+        self._edits.record(tx, found, data)
         self.status_is_stale = True
 
     def accept_projection(self, identity: Identity | None, projected: int) -> None:

@@ -34,12 +34,15 @@ class Cleared(Note, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A hand edit that could not be used. `line` is what was written; `job` is empty for the file as a whole."""
+    """A hand edit that could not be used. `line` is what was written; `job` is empty for the file as a whole.
+
+    `at` is when that was recorded; empty before.
+    """
 
     job: str
     line: str
     why: str
-    at: str
+    at: str = ""
 
 
 class Refusals(ByName[Refusal]):
@@ -61,8 +64,7 @@ class Refusals(ByName[Refusal]):
         for one in self.values():
             yield Repeated(Refused(why=one.why, line=one.line), one.job or None, at=one.at)
 
-    def unrecorded(self, job: str, line: str, why: str) -> Refused | None:
-        """The note of a refusal; None when the journal has it: the file is read again until it is corrected."""
-        known, shown = self.get(job), line[:_LONGEST_LINE]
-        is_known = known is not None and (known.line, known.why) == (shown, why)
-        return None if is_known else Refused(why=why, line=shown)
+    def unrecorded(self, one: Refusal) -> Refused | None:
+        """Its note; None when the journal has it already: the file is read again until it is corrected."""
+        known, note = self.get(one.job), Refused(why=one.why, line=one.line[:_LONGEST_LINE])
+        return None if known is not None and (known.line, known.why) == (note.line, note.why) else note

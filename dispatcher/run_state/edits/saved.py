@@ -13,11 +13,13 @@ from typing import Any, Final
 
 from dispatcher.base import files
 from dispatcher.errors import FormatError, StatusFileError
-from dispatcher.run_state import edits, journal, status_file
+from dispatcher.run_state import journal
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.changes import Changes, changes
+from dispatcher.run_state.edits.line import Recorded
 from dispatcher.run_state.events import Event, HandEdit
-from dispatcher.run_state.facets.refusals import Refused
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.merge import merge
 from dispatcher.run_state.replica import Replica
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.transaction import Transaction
@@ -30,7 +32,6 @@ Identity = tuple[int, int, int]
 # length within one tick look alike.
 _TICK_NS: Final = 50_000_000
 _NETWORK_TICK_NS: Final = 2_000_000_000
-_SHOWN: Final = 2_000
 
 
 def identity_of(fd: int) -> Identity:
@@ -96,49 +97,47 @@ class HandEdits:
         self.examined = None
         settled_identity = settled(identity, network=self._replica.network)
         data = self._read()
-        outcomes = self.find_edits(data, projected=projected) if data is not None else None
-        self.record(tx, outcomes or [], data or b"")
-        if outcomes is None or self.problem is not None:
+        if data is not None:
+            self.record(tx, self.find(data, projected=projected), data)
+        if self.problem is not None:
             # The file is left alone until its author has corrected what cannot be read.
             self.examined = settled_identity
             return None
         self.examined = identity
         return settled_identity
 
-    def record(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
+    def record(self, tx: Transaction, found: Changes, data: bytes) -> None:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""
         who = f"hand edit ({_owner(self.layout)})"
-        for outcome in outcomes:
-            if outcome.event is not Event.REFUSED:
-                edit = None if outcome.applied is None else HandEdit(edit=outcome.applied)
-                tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra, data=edit, by=who)
-                continue
-            shown = outcome.line[:_SHOWN]
-            known = self._replica.fold.refusals.get(outcome.job)
-            if known is None or (known.line, known.why) != (shown, outcome.why):
-                self._reject(outcome, data)
-                tx.note(Refused(why=outcome.why, line=shown), job=outcome.job or None, by=who)
+        for edit in found.edits:
+            applied = None if edit.applied is None else HandEdit(edit=edit.applied)
+            tx.change(edit.job, edit.event, edit.change, extra=edit.extra, data=applied, by=who)
+        for refusal in found.refusals:
+            note = self._replica.fold.refusals.unrecorded(refusal)
+            if note is not None:
+                self._reject(refusal, data)
+                tx.note(note, job=refusal.job or None, by=who)
 
-    def read(self, projected: int) -> list[edits.Outcome] | None:
-        """What the status file changes; see `find_edits`."""
+    def read(self, projected: int) -> Changes:
+        """What the status file changes; see `find`."""
         data = self._read()
-        return None if data is None else self.find_edits(data, projected=projected)
+        return Changes() if data is None else self.find(data, projected=projected)
 
-    def find_edits(self, data: bytes, *, projected: int = 0, is_whole: bool = True) -> list[edits.Outcome] | None:
+    def find(self, data: bytes, *, projected: int = 0, is_whole: bool = True) -> Changes:
         """What `data`, a saved status file, changes; `problem` says what of it cannot be read.
 
-        None when nothing of it can. `is_whole`: a job without a line in it has lost its line.
+        `is_whole`: a job without a line in it has lost its line.
         """
         name = str(self.layout.status_file)
         try:
             lines = status_file.parse_lines(data, name)
         except StatusFileError as error:
             self.problem = f"{error}. {_GOING_ON}"
-            return None
+            return Changes()
         self.problem = f"{_broken_text(name, lines.broken)}. {_SUSPENDED}" if lines.broken else None
         fold = self._replica.fold
         old = _OldVersions(self.layout, fold, lines.jobs)
-        context = edits.MergeContext(
+        recorded = Recorded(
             records=fold.records,
             born=fold.records.born,
             seq=fold.seq,
@@ -148,7 +147,7 @@ class HandEdits:
             in_manifest=self._asked_once(),
         )
         # A file that is cut off, or still being written, has lost no line.
-        return merge(lines.jobs, context, is_whole=is_whole and not lines.broken)
+        return changes(recorded, lines.jobs, is_whole=is_whole and not lines.broken)
 
     def _asked_once(self) -> Callable[[str], bool]:
         """Whether a manifest has a job. Manifests are read once for all lines of a file, and only if one is unknown."""
@@ -168,14 +167,14 @@ class HandEdits:
         # It was removed at this moment: the next transaction finds that it is missing.
         return b"{}" if data is None else data
 
-    def _reject(self, outcome: edits.Outcome, saved: bytes) -> None:
+    def _reject(self, refusal: Refusal, saved: bytes) -> None:
         directory = self.layout.rejected_dir
         # A job's name in a hand-written line may hold anything, slashes too.
-        name = re.sub(r"[^\w.-]", "_", outcome.job)[:80] or "file"
+        name = re.sub(r"[^\w.-]", "_", refusal.job)[:80] or "file"
         at = journal.now_text(self._wall_clock()).replace(":", "")
         with files.storing("keeping a refused edit in", directory):
             os.makedirs(directory, exist_ok=True)
-            data = f"{outcome.line}\n".encode() if outcome.line else saved
+            data = f"{refusal.line}\n".encode() if refusal.line else saved
             files.write_unique(directory / f"{at}-{name}.json", data)
 
 

@@ -15,7 +15,7 @@ from dispatcher.errors import StateError
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.run_state.edits.line import Edit
+    from dispatcher.run_state.edits.changes import Edit
     from dispatcher.workspace import Layout
 
 _REFUSED_SHOWN: Final = 20

@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, SnapshotData
+from dispatcher.run_state.facets.facet import Facet
 from dispatcher.run_state.facets.table import BY_EVENT, NAMES, Facets
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.records import Draft, Drafts, Packed, Records, unpack
@@ -19,6 +20,15 @@ _REMEMBERED: Final = 20_000
 # Read for every line; in Python 3.11 looking up a member of an enum costs several times a global name.
 _DELETED: Final = Event.DELETED
 _SNAPSHOT: Final = Event.SNAPSHOT
+
+
+class _Before(msgspec.Struct):
+    """What was so before some lines: of the records and facets that they have changed."""
+
+    seq: int
+    lock_kind: str | None
+    records: dict[str, tuple[Packed | None, AppliedEdit | None]] = {}
+    facets: dict[str, Facet] = {}
 
 
 class Fold(Facets):
@@ -38,17 +48,20 @@ class Fold(Facets):
         # Whether all of them have changed: a million jobs are collected only for those who ask.
         self.all_touched = False
         self._versions: OrderedDict[tuple[str, int], Packed] = OrderedDict()
+        self._before: _Before | None = None
         # Kept for those who ask again and again, and counted only for them.
         self._counts: dict[State, int] | None = None
 
     def extend(self, lines: Iterable[Line]) -> None:
         """Add lines that follow `seq`."""
         for line in lines:
+            if self._before is not None:
+                self._keep(line)
             if line.job is not None and (line.set or line.event is _DELETED):
                 self._fold_record(line)
                 self._remember_edit(line)
             if line.event in BY_EVENT:
-                self.apply(line)
+                self._fold_event(line)
             self.seq = line.seq
 
     def extend_in_bulk(self, lines: Iterable[Line]) -> None:
@@ -71,7 +84,7 @@ class Fold(Facets):
                     if line.data is not None:
                         self._remember_edit(line)
             if line.event in BY_EVENT:
-                self.apply(line)
+                self._fold_event(line)
             self.seq = line.seq
         for job, draft in drafts.drain():
             self.records.put(job, make_record(draft.fields), draft.born)
@@ -105,21 +118,46 @@ class Fold(Facets):
         packed = self._versions.get((job, rev))
         return None if packed is None else unpack(packed)
 
-    def restore(self, job: str, record: Record | None, born: int | None, edit: AppliedEdit | None) -> None:
-        """Undo changes of a record whose lines were never written."""
-        current = self.records.get(job)
+    def begin(self) -> None:
+        """Remember from now on what `undo` needs, until `settle`."""
+        self._before = _Before(self.seq, self.lock_kind)
+
+    def settle(self) -> None:
+        """What was folded since `begin` stays."""
+        self._before = None
+
+    def undo(self) -> None:
+        """Undo all lines since `begin`, which were never written."""
+        before = self._before
+        assert before is not None
+        self._before = None
+        for job, (packed, edit) in before.records.items():
+            self._restore(job, packed, edit)
+        for name, facet in before.facets.items():
+            setattr(self, name, facet)
+        self.seq, self.lock_kind = before.seq, before.lock_kind
+
+    def _restore(self, job: str, packed: Packed | None, edit: AppliedEdit | None) -> None:
+        current, record = self.records.get(job), None if packed is None else unpack(packed)
         if current is not None and (record is None or current.rev != record.rev):
             # The next line gets this number, and may be of another job.
             self._versions.pop((job, current.rev), None)
-        if record is None:
-            self.records.remove(job)
-        else:
-            self.records.put(job, record, born or 0)
+        self.records.put_packed(job, packed)
         self._recount(current, record)
         self.applied_edits.pop(job, None)
         if edit is not None:
             self.applied_edits[job] = edit
         self.touched.add(job)
+
+    def _keep(self, line: Line) -> None:
+        """Remember what the line may change, for `undo`."""
+        before, job = self._before, line.job
+        assert before is not None
+        if job is not None and job not in before.records:
+            before.records[job] = self.records.packed_of(job), self.applied_edits.get(job)
+        for name in BY_EVENT.get(line.event, ()):
+            if name not in before.facets:
+                before.facets[name] = self.facet(name).copy()
 
     def forget_touched(self) -> None:
         """As `drain_touched`, for who looks at all records."""
@@ -147,6 +185,10 @@ class Fold(Facets):
         self._versions[(job, record.rev)] = self.records.put(job, record, born)
         if len(self._versions) > _REMEMBERED:
             self._versions.popitem(last=False)
+
+    def _fold_event(self, line: Line) -> None:
+        for name in BY_EVENT[line.event]:
+            setattr(self, name, self.facet(name).apply(line))
 
     def _remember_edit(self, line: Line) -> None:
         """Remember what a person wrote into the job's line: the same file may be read again."""

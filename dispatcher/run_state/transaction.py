@@ -9,9 +9,7 @@ from typing import Any, Final
 
 from dispatcher.base import files
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import AppliedEdit, Data, Event, Note
-from dispatcher.run_state.facets.facet import Facet
-from dispatcher.run_state.facets.table import BY_EVENT
+from dispatcher.run_state.events import Data, Event, Note
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.prepared import PreparedClaims
@@ -38,9 +36,7 @@ class Transaction:
         self._prepared = prepared
         self._directories: list[AttemptPaths] = []
         self._at_end: list[Callable[[bool], object]] = []
-        self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
-        self._seq, self._lock_kind = fold.seq, fold.lock_kind
-        self._facets: dict[str, Facet] = {}
+        fold.begin()
 
     @property
     def seq(self) -> int:
@@ -76,7 +72,6 @@ class Transaction:
         fields |= _redone(old, event, fields, fold.seq + 1)
         # A field that is not there need not be removed.
         fields = {name: value for name, value in fields.items() if value is not None or _has(old, name)}
-        self._undo.setdefault(job, (old, fold.records.born(job), fold.applied_edits.get(job)))
         carried = None if data is None else data.as_json()
         self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=carried))
 
@@ -118,6 +113,8 @@ class Transaction:
 
     def end(self, *, undone: bool) -> None:
         """The transaction is over, and has or has not happened."""
+        if not undone:
+            self._fold.settle()
         calls, self._at_end = self._at_end, []
         for call in calls:
             with contextlib.suppress(OSError):
@@ -129,12 +126,7 @@ class Transaction:
         `keep_directories`: the lines may be in the journal in spite of the error, and then what was made for them
         stays: claims need their directories, queued jobs their entries.
         """
-        fold = self._fold
-        for job, before in self._undo.items():
-            fold.restore(job, *before)
-        fold.seq, fold.lock_kind = self._seq, self._lock_kind
-        for name, facet in self._facets.items():
-            setattr(fold, name, facet)
+        self._fold.undo()
         self.end(undone=not keep_directories)
         for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):
@@ -143,9 +135,6 @@ class Transaction:
                 os.rmdir(paths.directory)
 
     def _add(self, line: Line) -> None:
-        for name in BY_EVENT.get(line.event, ()):
-            if name not in self._facets:
-                self._facets[name] = self._fold.facet(name).copy()
         self._fold.extend((line,))
         self.lines.append(line)
 

@@ -13,8 +13,7 @@ from run_state.lines import AT, JOBS, change, json_values
 from dispatcher.run_state.change import Change, split
 from dispatcher.run_state.edits import status_file
 from dispatcher.run_state.edits.adopting import adopt
-from dispatcher.run_state.edits.changes import Changes, changes
-from dispatcher.run_state.edits.line import Edit, Recorded
+from dispatcher.run_state.edits.changes import Changes, Edit, Recorded, changes
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.fold import Fold

@@ -15,8 +15,7 @@ from dispatcher.errors import FormatError
 from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change, split
 from dispatcher.run_state.edits import status_file
-from dispatcher.run_state.edits.changes import changes
-from dispatcher.run_state.edits.line import Recorded
+from dispatcher.run_state.edits.changes import Recorded, changes
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.prepared import PreparedClaims

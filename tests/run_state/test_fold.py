@@ -82,14 +82,9 @@ def test_taking_changes_back_leaves_no_trace(lines: list[Line], data: st.DataObj
     cut = data.draw(st.integers(0, len(lines)))
     fold = folded(lines[:cut])
     expected = shown(folded(lines[:cut]))
-    old = {
-        line.job: (fold.records.get(line.job), fold.records.born(line.job), None) for line in lines[cut:] if line.job
-    }
-    rest = (fold.seq, fold.pauses.copy(), fold.refusals.copy())
+    fold.begin()
     fold.extend(lines[cut:])
-    for job, (record, born, taken) in old.items():
-        fold.restore(job, record, born, taken)
-    fold.seq, fold.pauses, fold.refusals = rest
+    fold.undo()
     found = shown(fold)
     # A job that was forgotten and is back stands at the end.
     assert dict(found.pop("records")) == dict(expected.pop("records"))
@@ -153,8 +148,8 @@ def test_what_had_failed_before_a_person_continued_counts_no_more(pause: dict[st
         return fold
 
     everything = {"fft", "gpu:h:1", "host:h"}
-    assert set(after().streaks) == everything - {counted}
-    assert set(after(why="c has succeeded").streaks) == everything
+    assert set(after().pauses.streaks) == everything - {counted}
+    assert set(after(why="c has succeeded").pauses.streaks) == everything
 
 
 def test_a_success_ends_the_row_of_failures_on_a_gpu_and_an_exit_status_that_on_a_host() -> None:

@@ -2,8 +2,7 @@
 
     saved       notices that the file was saved, reads it, and records what was changed; the only part with files
     status_file text and lines: rendering, and parsing that keeps a broken line apart from the others
-    changes     the entry point, `changes(old, new)`: edits and refusals of a whole file; one mistake is one refusal
-    line        one line compared with the record that it was written from
+    changes     the entry point, `changes(old, new)`: the edits and the refusals of a whole file
     adopting    the same for a file without a journal: every line makes a record
     editors     programs that have the file open, which must not find it replaced
 

@@ -10,8 +10,7 @@ import msgspec
 from dispatcher.base.values import shown
 from dispatcher.run_state import external
 from dispatcher.run_state.change import Change, split
-from dispatcher.run_state.edits.changes import Changes
-from dispatcher.run_state.edits.line import Edit, no_record, refuse
+from dispatcher.run_state.edits.changes import Changes, Edit, no_record, refuse
 from dispatcher.run_state.edits.status_file import FirstFile
 from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, SnapshotData
 from dispatcher.run_state.facets.refusals import Refused

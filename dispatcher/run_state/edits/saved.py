@@ -15,8 +15,7 @@ from dispatcher.base import files
 from dispatcher.errors import FormatError, StatusFileError
 from dispatcher.run_state import journal
 from dispatcher.run_state.edits import status_file
-from dispatcher.run_state.edits.changes import Changes, changes
-from dispatcher.run_state.edits.line import Recorded
+from dispatcher.run_state.edits.changes import Changes, Recorded, changes
 from dispatcher.run_state.events import Event, HandEdit
 from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.fold import Fold

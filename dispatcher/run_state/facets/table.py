@@ -11,7 +11,6 @@ from dispatcher.run_state.facets.notices import Notices
 from dispatcher.run_state.facets.pauses import Pauses
 from dispatcher.run_state.facets.refusals import Refusals
 from dispatcher.run_state.facets.studies import Studies
-from dispatcher.run_state.journal import Line
 
 
 class Facets:
@@ -28,11 +27,6 @@ class Facets:
     def facet(self, name: str) -> Facet:
         found: Facet = getattr(self, name)
         return found
-
-    def apply(self, line: Line) -> None:
-        """Take in a line with one of the events in BY_EVENT."""
-        for name in BY_EVENT[line.event]:
-            setattr(self, name, self.facet(name).apply(line))
 
 
 NAMES: Final = tuple(vars(Facets()))

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity
 from dispatcher.config import LockKind
 from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StorageError
 from dispatcher.run_state.checksum import RunningChecksum
-from dispatcher.run_state.edits.saved import Identity
 from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import Head, peek_head

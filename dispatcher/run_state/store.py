@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.base import files, host
+from dispatcher.base.file_identity import Identity
 from dispatcher.base.mounts import mount_of
 from dispatcher.run_state import journal, rotation
 from dispatcher.run_state.edits.changes import Changes
-from dispatcher.run_state.edits.saved import HandEdits, Identity
+from dispatcher.run_state.edits.saved import HandEdits
 from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
@@ -32,7 +33,7 @@ from dispatcher.run_state.replica import Replica
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
-__all__ = ["Identity", "Store", "Transaction"]
+__all__ = ["Store", "Transaction"]
 
 
 class Store:

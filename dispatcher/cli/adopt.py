@@ -57,10 +57,10 @@ def _take_over(workspace: Workspace, file: Path) -> bool:
     with files.shared_umask(layout.root), files.storing("laying the workspace in", layout.root):
         for directory in (layout.matrix_dir, layout.templates_dir, layout.scripts_dir):
             os.makedirs(directory, exist_ok=True)
-    store.adopt_from = file
+    store.first.adopt_from = file
     with workspace.transaction():
         pass
-    return store.began_with == file
+    return store.first.began_with == file
 
 
 def _report_adopted(workspace: Workspace, *, as_json: bool) -> None:

@@ -66,7 +66,7 @@ def _pending(store: Store) -> Changes:
         return Changes()
     try:
         lines = status_file.parse(data, str(path))
-        store.refuse_unrelated(lines, str(path))
+        store.first.refuse_unrelated(lines, str(path))
         return adopt(lines)
     except StatusFileError as error:
         store.problem = f"{error}. Correct it: there is no journal yet, so these jobs are recorded nowhere else"

@@ -85,19 +85,6 @@ class Trial(msgspec.Struct, frozen=True):
     seen: int
 
 
-class Measured(msgspec.Struct, frozen=True):
-    attempt: int
-    value: float | None
-    why: str
-
-
-class Rung(msgspec.Struct, frozen=True):
-    attempt: int
-    step: float
-    value: float | None
-    goes_on: bool
-
-
 class Study(msgspec.Struct):
     """What the journal says of one study. `versions` has the last settings of each version.
 
@@ -110,8 +97,8 @@ class Study(msgspec.Struct):
     settings: Mapping[str, Any]
     versions: dict[int, Mapping[str, Any]]
     trials: dict[int, Trial] = {}
-    measured: dict[int, Measured] = {}
-    rungs: dict[int, dict[int, Rung]] = {}
+    measured: dict[int, TrialMeasured] = {}
+    rungs: dict[int, dict[int, RungReached]] = {}
     stopped_by: str = ""
     stopped_at: str = ""
 
@@ -180,15 +167,14 @@ def _measure(studies: Studies, line: Line) -> None:
     found = line.read(TrialMeasured)
     study = studies.get(found.study)
     if study is not None:
-        study.measured[found.number] = Measured(found.attempt, found.value, found.why)
+        study.measured[found.number] = found
 
 
 def _reach(studies: Studies, line: Line) -> None:
     found = line.read(RungReached)
     study = studies.get(found.study)
     if study is not None:
-        rung = Rung(found.attempt, found.step, found.value, found.goes_on)
-        study.rungs.setdefault(found.number, {})[found.rung] = rung
+        study.rungs.setdefault(found.number, {})[found.rung] = found
 
 
 _FOLDS: Final[Mapping[Event, Callable[[Studies, Line], None]]] = {
@@ -206,16 +192,11 @@ def _lines(name: str, study: Study) -> Iterator[Repeated]:
     for number, trial in study.trials.items():
         asked = TrialAsked(study=name, version=trial.version, number=number, params=trial.params, seen=trial.seen)
         yield Repeated(asked, trial.job)
-    for number, found in study.measured.items():
-        measured = TrialMeasured(study=name, number=number, attempt=found.attempt, value=found.value, why=found.why)
-        yield Repeated(measured, _job_of(study, number))
-    for number, rungs in study.rungs.items():
-        for rung, one in rungs.items():
-            reached = RungReached(
-                study=name, number=number, attempt=one.attempt, rung=rung, step=one.step, value=one.value,
-                goes_on=one.goes_on,
-            )  # fmt: skip
-            yield Repeated(reached, _job_of(study, number))
+    for measured in study.measured.values():
+        yield Repeated(measured, _job_of(study, measured.number))
+    for rungs in study.rungs.values():
+        for reached in rungs.values():
+            yield Repeated(reached, _job_of(study, reached.number))
     if study.stopped_by:
         yield Repeated(StudyStopped(study=name), at=study.stopped_at, by=study.stopped_by)
 

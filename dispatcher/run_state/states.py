@@ -155,7 +155,7 @@ BY_HAND = "set by hand"
 # The reason of a job that is done although its last attempt was stopped: an adaptive sweep had seen enough of it.
 PRUNED = "pruned"
 # Words of the commands (cancel, pause) that people also write as a state.
-_MEANT = {"cancel": State.ABANDONED, "canceled": State.ABANDONED, "cancelled": State.ABANDONED, "paused": State.HELD}
+_MEANT = {"cancel": "abandoned", "canceled": "abandoned", "cancelled": "abandoned", "paused": "held"}
 
 
 def check_transition(job_id: str, old: State, new: State) -> None:
@@ -172,8 +172,9 @@ def parse_state(word: object) -> State:
     try:
         return State(str(word))
     except ValueError:
-        near = _MEANT.get(str(word), str(word))
-        raise ValueError(f"unknown state {word!r}{nearest(near, [state.value for state in State])}") from None
+        meant = _MEANT.get(str(word))
+        near = f" (did you mean {meant!r}?)" if meant else nearest(str(word), [state.value for state in State])
+        raise ValueError(f"unknown state {word!r}{near}") from None
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

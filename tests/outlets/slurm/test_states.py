@@ -95,8 +95,8 @@ def test_only_a_node_that_failed_may_still_run_it() -> None:
         (
             state("FAILED", "JobLaunchFailure", "0:53"),
             Phase.ENDED,
-            "FAILED JobLaunchFailure signal 53 (its node cannot open its output file: does it see the workspace, and may "
-            "it write there?)",
+            "FAILED JobLaunchFailure signal 53 (its node cannot open its output file: does it see the workspace, and "
+            "may it write there?)",
         ),
     ],
 )

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote.agent_source import agent_source
 from dispatcher.outlets.remote.operations import ANSWERS, Failed, Operation, Store
-from dispatcher.outlets.remote.programs import Finished, Program, given
+from dispatcher.outlets.remote.programs import Program, given
 
 # One call: it yields the programs that it needs, one after the other, is sent how each has ended, and returns the
 # answers in the order of the operations. OutletError when there is no answer.

@@ -15,11 +15,10 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 
 # Of pod.outcome: a job that ends so is not tried again on the same hardware.
-OUT_OF_MEMORY: Final = "out of memory"
 
 # Every state in SLURM's job state codes (20.11 to 25.05), with the states' flags, which squeue shows in their place.
 PHASES: Final[Mapping[str, Phase]] = MappingProxyType(

@@ -15,7 +15,6 @@ import msgspec
 
 from dispatcher.errors import OutletError, UsageError
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.remote.asking import wait_for
 from dispatcher.outlets.remote.operations import Failed, Ran
 from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.tpu import creation
@@ -219,7 +218,7 @@ def own_project(host: TpuHost) -> str:
     """
     cure = f"set `project` of hosts.{host.name}, or `gcloud config set project NAME`"
     try:
-        finished = wait_for(Program([PROGRAM, "config", "get-value", "project", "--quiet"], limit_s=_CONFIG_S))
+        finished = Program([PROGRAM, "config", "get-value", "project", "--quiet"], limit_s=_CONFIG_S).wait()
     except OutletError as error:
         raise UsageError(f"hosts.{host.name}: gcloud's own project is unknown: {error}; {cure}") from None
     found = finished.out.decode(errors="replace").strip()

@@ -15,10 +15,10 @@ import msgspec
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import LOST, PREEMPTED
-from dispatcher.outlets.batch.conversation import Step
-from dispatcher.outlets.batch.provisioning import Loss
+from dispatcher.outlets.batch.agent_session import Step
+from dispatcher.outlets.batch.provisioning import HostLoss
 from dispatcher.outlets.remote.operations import Ran
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, leaving, telling, usage
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.timer import RENEWED_WITHIN_S, Timer
@@ -145,15 +145,15 @@ class TpuProvisioning:
         return self._trouble or self._unseen or self.unfit or self._timer.problem
 
     @property
-    def loss(self) -> Loss | None:
+    def loss(self) -> HostLoss | None:
         # What was seen before the attempts came says nothing about them.
         lost = None if self._must_look else lost_attempts(self._host, self._vm)
-        return None if lost is None else Loss(*lost)
+        return None if lost is None else HostLoss(*lost)
 
     @property
-    def replaced(self) -> Loss:
+    def replaced(self) -> HostLoss:
         reason = PREEMPTED if self._host.spot or self._host.preemptible else LOST
-        return Loss(reason, f"the TPU VM {self._host.name} was deleted and recreated")
+        return HostLoss(reason, f"the TPU VM {self._host.name} was deleted and recreated")
 
     @property
     def problem(self) -> str:
@@ -186,7 +186,7 @@ class TpuProvisioning:
             if finished is None:
                 return
             self._program = None
-            self._take_in_answer(finished.ran())
+            self._take_in_answer(ran(finished))
         if self._program is None:
             self._begin()
 

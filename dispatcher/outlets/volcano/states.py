@@ -24,13 +24,12 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.volcano.manifest import CONTAINER
 from dispatcher.outlets.volcano.objects import Condition, ContainerStatus, Event, Job, Pod, PodGroup, Terminated
 
 # Of pod.outcome: a job that ends so is not tried again on the same hardware.
-OUT_OF_MEMORY: Final = "out of memory"
 
 PHASES: Final[Mapping[str, Phase]] = MappingProxyType(
     {

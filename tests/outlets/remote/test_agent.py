@@ -58,14 +58,14 @@ from dispatcher.outlets.remote.operations import (
     Write,
     Written,
 )
-from dispatcher.outlets.remote.road import LocalRoad
+from dispatcher.outlets.remote.transport import LocalTransport
 
 ODD = "it's; $(touch pwned)\n\"'\\ \u00e4"
 
 
 @pytest.fixture
 def here() -> Iterator[Connection]:
-    connection = Connection("here", LocalRoad("here"))
+    connection = Connection("here", LocalTransport("here"))
     yield connection
     connection.close()
 
@@ -214,7 +214,7 @@ def has_ended(pid: int) -> bool:
 
 
 def test_a_program_ends_with_the_call_that_is_given_up(tmp_path: Path) -> None:
-    connection, told = Connection("here", LocalRoad("here")), tmp_path / "pid"
+    connection, told = Connection("here", LocalTransport("here")), tmp_path / "pid"
     connection.call([Run(words=["sh", "-c", 'echo $$ >"$0"; exec sleep 600', os.fspath(told)])], timeout_s=60)
     wait_until(lambda: told.exists() and told.read_text(), "it runs")
     pid = int(told.read_text())

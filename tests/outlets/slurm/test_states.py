@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.slurm.states import (
-    OUT_OF_MEMORY,
     PHASES,
     Row,
     best,
@@ -15,7 +14,6 @@ from dispatcher.outlets.slurm.states import (
     status_of_pair,
     status_of_wait,
 )
-from dispatcher.pod import outcome
 
 AT = "2026-11-22T12:16:58"
 
@@ -114,10 +112,6 @@ TIMEOUT LAUNCH_FAILED RECONFIG_FAIL POWER_UP_NODE UPDATE_DB EXPEDITING
 
 def test_every_documented_state_is_known() -> None:
     assert set(DOCUMENTED.split()) == set(PHASES)
-
-
-def test_the_reason_is_the_one_that_policies_know() -> None:
-    assert outcome.OUT_OF_MEMORY == OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.volcano.objects import Event, Job, Pod, PodGroup, read_list
-from dispatcher.outlets.volcano.states import OUT_OF_MEMORY, PHASES, Seen, job_state, vanished
+from dispatcher.outlets.volcano.states import PHASES, Seen, job_state, vanished
 
 NAME = "d-a-b-0"
 

@@ -1,7 +1,8 @@
-"""Wording that the messages of all packages share: counts, lists of faults, and text that is not UTF-8."""
+"""Wording that the messages of all packages share: counts, numbers, lists of faults, and text that is not UTF-8."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 
@@ -13,6 +14,12 @@ def counted(number: int, singular: str, plural: str = "") -> str:
 def first_names(names: Sequence[str], most: int = 3) -> str:
     """`a, b, c`, and `a, b, c, ...` where there are more than `most`."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
+def first_texts(texts: Sequence[str], most: int = 3, separator: str = "; ") -> str:
+    """`a; b; c`, and `a; b; c; and 2 more` where there are more than `most`."""
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return separator.join([*texts[:most], *more])
 
 
 def shortened(names: Sequence[str], most: int = 8) -> list[str]:
@@ -29,10 +36,10 @@ def indented(heading: str, lines: Iterable[str], most: int | None = None) -> str
     return "\n".join([heading, *(f"  {line}" for line in [*listed[:most], *left_out])])
 
 
-def problems(where: str, faults: Iterable[str]) -> str:
-    """`FILE: 2 problems`, then a line for each."""
+def problems(where: str, faults: Iterable[str], most: int | None = None) -> str:
+    """`FILE: 2 problems`, then a line for each, at most so many."""
     listed = list(faults)
-    return indented(f"{where}: {counted(len(listed), 'problem')}", listed)
+    return indented(f"{where}: {counted(len(listed), 'problem')}", listed, most)
 
 
 def is_utf8(text: str) -> bool:
@@ -53,3 +60,10 @@ def bytes_text(size: int) -> str:
             return f"{number:.1f} {unit}" if unit != "B" and number < 10 else f"{number:.0f} {unit}"
         number /= 1024
     return f"{number:.1f} TiB"
+
+
+def number_text(value: float) -> str:
+    """A number with four significant digits."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -20,7 +20,7 @@ from dispatcher.outlets.base import CANNOT_START, Ended, Unknown
 from dispatcher.workspace import AttemptPaths
 
 # How often a wrapper checks whether its attempt was superseded.
-WATCH_S: Final = 30.0
+_WATCH_S: Final = 30.0
 _LIMIT: Final = re.compile(rb"^(time_limit_s|grace_s)=([0-9]{1,12})$", re.M)
 # As base/devices.py: visible gives them.
 _GPUS: Final = re.compile(rb"^export .*'CUDA_VISIBLE_DEVICES=([0-9]+(?:,[0-9]+)*)'", re.M)
@@ -30,7 +30,7 @@ DID_NOT_BEGIN: Final = 208
 DOES_NOT_KNOW: Final = 209
 # What an end tells of: what else is in an attempt's directory is of no use once it has ended, or the job's own affair.
 # They are put on the disk in this order, because an exit status that outlives a power cut vouches for the rest.
-END_FILES: Final = (
+_END_FILES: Final = (
     contract.ENTRY_FILE,
     contract.LOG_FILE,
     contract.METRICS_FILE,
@@ -45,7 +45,7 @@ _LONGEST_EXIT: Final = 65536
 
 def watch_interval_s(config: Config) -> float:
     """How often wrappers look for `superseded` and `stop`; more often where attempts count as lost sooner."""
-    return max(1.0, min(WATCH_S, config.lost_after_s / 4))
+    return max(1.0, min(_WATCH_S, config.lost_after_s / 4))
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -128,9 +128,10 @@ def _read_told(directory: Path) -> str:
 def _ended(status: dict[str, Any]) -> Ended:
     """What the content of exit.json says; raises for what no wrapper writes."""
     reason, told_by = str(status.get("reason", "")), str(status.get("signal", ""))
+    worker = int(status.get("worker", 0))
     if status["exit_code"] is None and reason == CANNOT_START:
-        return did_not_begin(str(status.get("error", "")))
-    code, worker = int(status["exit_code"]), int(status.get("worker", 0))
+        return msgspec.structs.replace(did_not_begin(str(status.get("error", ""))), worker=worker)
+    code = int(status["exit_code"])
     ended_at = str(status["ended_at"])
     begun_s = _begun_s(ended_at, status.get("ran_s"))
     return Ended(code, reason, ended_at, told_by_signal=told_by, worker=worker, begun_s=begun_s)
@@ -156,7 +157,7 @@ def sync_end(directory: Path, own: Sequence[str]) -> None:
             # What cannot be read for good holds nothing back: collect_result has said so.
             if files.is_passing(error):
                 raise
-    files.sync_files(directory, END_FILES)
+    files.sync_files(directory, _END_FILES)
 
 
 def did_not_begin(why: str) -> Ended:

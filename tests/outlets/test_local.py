@@ -14,6 +14,7 @@ from fleet import wait_until
 from sessions import kill_session
 from trials import KEY, Trial, local_outlet
 
+from dispatcher.base import host
 from dispatcher.base.host import host_name
 from dispatcher.outlets.base import CANNOT_START, Ended, Orphan, Placement, Report, Running, Slot, Unknown
 from dispatcher.outlets.local import processes
@@ -99,13 +100,18 @@ def test_signals_that_python_ignores_end_a_job_as_usual(trial):
 
 def test_what_launched_the_dispatcher_did_not_launch_its_jobs(trial, monkeypatch):
     """Each would take itself for one of the processes of one job, and wait for the others."""
-    site = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TMPDIR", "SLURM_JOB_GPUS", "SBATCH_ACCOUNT")
+    site = (
+        "SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TMPDIR", "SLURM_JOB_GPUS", "SBATCH_ACCOUNT", "PBS_SERVER",
+        "OMPI_MCA_btl", "PMIX_MCA_gds",
+    )  # fmt: skip
     # A framework that takes the id alone for a task dies of what is missing then.
     task = (
         "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_DIR",
         "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE",
         "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_TASK_PID", "SLURM_CPUS_PER_TASK", "SLURM_ARRAY_TASK_ID",
-        "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "PBS_TASKNUM", "VC_WORKER_HOSTS",
+        "PMI_RANK", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess",
+        "PBS_TASKNUM", "PBS_JOBID", "PBS_NODEFILE", "VC_WORKER_HOSTS", "VC_WORKER_NUM", "VC_TASK_INDEX",
+        "VK_TASK_INDEX",
     )  # fmt: skip
     for name in (*site, *task):
         monkeypatch.setenv(name, "1")
@@ -253,12 +259,12 @@ def test_children_of_a_kernel_that_lists_none(monkeypatch):
 def test_a_python_without_pidfds(monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     with subprocess.Popen(["sleep", "600"]) as child:
-        descriptor = processes.open_pidfd(child.pid)
+        descriptor = host.open_pidfd(child.pid)
         assert select.select([descriptor], [], [], 0)[0] == []
         child.kill()
         assert select.select([descriptor], [], [], 60)[0] == [descriptor]
         os.close(descriptor)
-    assert processes.open_pidfd(child.pid) == -1
+    assert host.open_pidfd(child.pid) == -1
 
 
 def test_a_helper_of_the_dispatcher_is_no_orphan():
@@ -303,4 +309,4 @@ def test_a_process_of_another_user_ends_nobody(monkeypatch):
     monkeypatch.setattr(os, "kill", refuse)
     monkeypatch.setattr(os, "killpg", refuse)
     processes.send(os.getpid(), signal.SIGTERM)
-    processes.send_group(os.getpid(), signal.SIGTERM)
+    host.send_group(os.getpid(), signal.SIGTERM)

@@ -21,7 +21,7 @@ from dispatcher.runtime.training.state import State
 from dispatcher.runtime.training.step import Loss, Updater, passes
 
 # From the rows of so many batches, if there are as many.
-BATCHES: Final = 64
+_BATCHES: Final = 64
 
 
 def statistics_of_averages(
@@ -29,7 +29,7 @@ def statistics_of_averages(
 ) -> Arrays:
     """The statistics that the averaged parameters have on the first `rows` of a training. Collective."""
     mesh = compiled.layout.mesh
-    count = min(BATCHES, -(-len(rows) // training.batch_size))
+    count = min(_BATCHES, -(-len(rows) // training.batch_size))
     reader = make_reader(rows, training.batch_size, mesh, seed=training.seed, microbatches=microbatches)
     sums: Arrays | None = None
     for _ in range(count):

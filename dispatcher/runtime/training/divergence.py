@@ -18,7 +18,7 @@ def block_error(setup: Setup, end: int, steps: int, block: Block, saved: str | N
     flags = jax.device_get(block.faults)
     first = int(flags.any(axis=1).argmax())
     found = read(at_step(block.metrics, first))
-    return step_error(
+    return _step_error(
         setup.compiled.fault_names(flags[first]),
         end - len(flags) + first + 1,
         steps,
@@ -29,7 +29,7 @@ def block_error(setup: Setup, end: int, steps: int, block: Block, saved: str | N
     )
 
 
-def step_error(
+def _step_error(
     faults: Sequence[str],
     step: int,
     steps: int,

@@ -204,14 +204,6 @@ make_private() {
     exec {fd}<&-
 }
 
-# A directory for small files of this rank alone, which is removed with its end, unless the host or the attempt names one:
-# what others on this node write in theirs is never in its way.
-make_temporary() {
-    [[ -z ${TMPDIR-} ]] || return
-    export TMPDIR=$private/tmp
-    mkdir -m 700 -- "$TMPDIR" || fail 1 "$TMPDIR cannot be made"
-}
-
 # By which people find the job that the log belongs to.
 tell_job() {
     local job=
@@ -497,9 +489,10 @@ add_place() {
 tag_source='the registry, asked without a login,'
 tag_digest() {
     local url='https://registry-1.docker.io/v2/it'"'"'s/jax/manifests/1' head realm= service= scope= token
-    local ask=(curl --silent --connect-timeout 5 --max-time 20) accept=(-H 'Accept: application/vnd.oci.image.index.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' -H 'Accept: application/vnd.oci.image.manifest.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.v2+json')
+    local ask=(curl --silent --location --connect-timeout 5 --max-time 20) accept=(-H 'Accept: application/vnd.oci.image.index.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' -H 'Accept: application/vnd.oci.image.manifest.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.v2+json')
     head=$("${ask[@]}" --head "${accept[@]}" "$url") || return
-    if [[ $head =~ ^HTTP/[0-9.]+\ 401 ]]; then
+    # The answers of a proxy, and those that lead elsewhere, come before that of the registry.
+    if [[ $head =~ HTTP/[0-9.]+\ 401 ]]; then
         [[ ! $head =~ [Rr]ealm=\"([^\"]*)\" ]] || realm=${BASH_REMATCH[1]}
         [[ ! $head =~ [Ss]ervice=\"([^\"]*)\" ]] || service=${BASH_REMATCH[1]}
         [[ ! $head =~ [Ss]cope=\"([^\"]*)\" ]] || scope=${BASH_REMATCH[1]}

@@ -22,11 +22,11 @@ from dispatcher.errors import nearest
 FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setup", "lost", "preempted", "gpu idle")
 
 # What to do with a job whose attempt was lost or preempted.
-ON_END: Final = ("requeue", "fail")
+_ON_END: Final = ("requeue", "fail")
 
 RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory", "nodes")
 # What becomes of a job whose checkpoint the next outlet cannot see: it waits for an outlet that can, or starts anew.
-ON_MOVE: Final = ("stay", "restart")
+_ON_MOVE: Final = ("stay", "restart")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 # What lists and filters read as something else, and what would break a line, is in no name.
@@ -340,15 +340,15 @@ def parse_gpu_idle(value: object) -> Mapping[str, Any]:
 
 def parse_on_end(value: object) -> str:
     """What to do with a job whose attempt was lost or preempted: `requeue` or `fail`."""
-    if value not in ON_END:
-        raise BadValueError(f"expected {' or '.join(ON_END)}{nearest(str(value), ON_END)}")
+    if value not in _ON_END:
+        raise BadValueError(f"expected {' or '.join(_ON_END)}{nearest(str(value), _ON_END)}")
     return str(value)
 
 
 def parse_on_move(value: object) -> str:
     """What becomes of a job whose checkpoint the next outlet cannot see: `stay` or `restart`."""
-    if value not in ON_MOVE:
-        raise BadValueError(f"expected {' or '.join(ON_MOVE)}{nearest(str(value), ON_MOVE)}")
+    if value not in _ON_MOVE:
+        raise BadValueError(f"expected {' or '.join(_ON_MOVE)}{nearest(str(value), _ON_MOVE)}")
     return str(value)
 
 

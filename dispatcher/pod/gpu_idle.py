@@ -61,7 +61,7 @@ class IdleGpus:
             if attempt.ended is None and not attempt.is_stopping and attempt.gpu_use is not None:
                 limit = self._is_over(attempt.key.job_id, attempt.gpu_use.idle_s)
                 if limit is not None and limit.stop:
-                    found.append((attempt, stopped_for(limit.after_s or 0.0)))
+                    found.append((attempt, _stopped_for(limit.after_s or 0.0)))
         return found
 
     def _is_over(self, job: str, idle_s: float) -> GpuIdle | None:
@@ -79,7 +79,7 @@ def _gpus(attempt: RunningAttempt, count: int) -> str:
     return f"GPU{'s' if len(indices) > 1 else ''} {','.join(map(str, indices))}"
 
 
-def stopped_for(after_s: float) -> str:
+def _stopped_for(after_s: float) -> str:
     """`GPU idle for 30 min`."""
     text = f"{after_s / _MINUTE_S:g} min" if after_s >= _MINUTE_S else f"{after_s:g} s"
     return f"{GPU_IDLE} for {text}"

@@ -203,6 +203,7 @@ def test_places_up_to_both_ends_have_a_value_and_values_have_equal_parts(describ
     found = [params_at(space, {"x": place / 400})["x"] for place in range(401)]
     assert Counter(found[:400]) == dict.fromkeys(values, 100) and found[400] == values[-1]
     assert all(fits(space, {"x": value}) for value in found)
+    assert not any(fits(space, {"x": value}) for value in (-1, 9, True, None))
 
 
 def test_no_combination_is_suggested_twice_as_long_as_there_are_others() -> None:

@@ -51,10 +51,14 @@ def grouped(columns: Sequence[Values], places: Sequence[int]) -> Groups:
 def crossed(down: Groups, across: Groups, shown: Collection[int] | None = None) -> dict[tuple[int, int], list[int]]:
     """The rows in each cell, by the numbers of both groups; `shown`: only of these groups of `down`."""
     found: dict[tuple[int, int], list[int]] = {}
-    wanted = None if shown is None else set(shown)
+    wanted = range(len(down.values)) if shown is None else frozenset(shown)
     for row, cell in enumerate(zip(down.of, across.of, strict=True)):
-        if wanted is None or cell[0] in wanted:
-            found.setdefault(cell, []).append(row)
+        if cell[0] in wanted:
+            members = found.get(cell)
+            if members is None:
+                found[cell] = [row]
+            else:
+                members.append(row)
     return found
 
 

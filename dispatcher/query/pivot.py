@@ -118,16 +118,19 @@ def job_cells(
     Raises UsageError for a result that no job has.
     """
     numbers = {} if value is None else results.numbers(value)
-    states, methods = values.column("state"), values.column("method").codes
-    of_jobs = {} if value is None else {values.jobs[place]: methods[place] for place in places}
-    without = set() if value is None else results.methods_without(value, of_jobs)
+    jobs, states, methods = values.jobs, values.column("state"), values.column("method").codes
+    names = {states.values.index(state): state.value for state in State if state in states.values}
+    without: set[int] = set()
+    if value is not None:
+        without = results.methods_without(value, ((jobs[place], methods[place]) for place in places))
     found = {}
     for cell, rows in cells.items():
         at = [places[row] for row in rows]
-        counts = Counter(states.values[states.codes[place]] for place in at)
-        given = [number for place in at if (number := numbers.get(values.jobs[place])) is not None]
-        spread = Spread.over(given, sum(methods[place] not in without for place in at))
-        found[cell] = JobCell({state.value: counts[state] for state in State if counts[state]}, spread)
+        counts = Counter(map(states.codes.__getitem__, at))
+        given = [number for place in at if (number := numbers.get(jobs[place])) is not None] if numbers else []
+        of = sum(methods[place] not in without for place in at) if without else len(at)
+        of_states = {name: counts[number] for number, name in names.items() if number in counts}
+        found[cell] = JobCell(of_states, Spread.over(given, of))
     return found
 
 

@@ -26,7 +26,7 @@ from dispatcher.base.values import BadValueError, shown, text_of
 from dispatcher.config import Config, load_config, load_readable
 from dispatcher.errors import ConfigError, DispatcherError, StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
-from dispatcher.matrix.entry import READERS
+from dispatcher.matrix.entry import KEYS
 from dispatcher.report import changes
 from dispatcher.report.overview import Overview, overview
 from dispatcher.report.scope import check_scope
@@ -364,7 +364,7 @@ class Workspace:
         given: dict[str, Any] = {"priority": priority, "time_limit": time_limit}
         for key, value in given.items():
             try:
-                _ = value is None or READERS[key][1](value)
+                _ = value is None or KEYS[key].read(value)
             except BadValueError as error:
                 raise UsageError(f"{key} = {shown(value)}: {error}") from None
         asked = Change(**{key: value for key, value in given.items() if value is not None})

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base import files, yaml_text
+from dispatcher.base.schema.faults import lines_of
+from dispatcher.base.schema.reading import convert
 from dispatcher.base.storing import storing
-from dispatcher.base.values import shown
+from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import ConfigError, nearest
-from dispatcher.runtime.value_types import MismatchError, convert
 
 _REQUEST: Final[Mapping[str, type]] = {"chip": str, "min_chips": int, "tensor_shards": int}
 
@@ -80,6 +81,6 @@ def _read_request(request: object, faults: list[str]) -> Request:
             continue
         try:
             fields[key] = convert(_REQUEST[key], value)
-        except MismatchError as error:
-            faults.append(error.at(f"request.{key}"))
+        except BadValueError as error:
+            faults += lines_of(error, value, f"request.{key}")
     return Request(**fields)

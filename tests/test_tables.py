@@ -1,0 +1,48 @@
+"""The tables of docs/ have what the types say of the keys.
+
+With DISPATCHER_WRITE_GOLDEN=1 in the environment the tables are written anew: read their changes before they are
+committed. Links are written as from docs/, and made relative to the page.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from dispatcher import config
+from dispatcher.base.schema.reading import fields
+from dispatcher.base.schema.tables import table
+from dispatcher.hosts.types import Hosts
+from dispatcher.job_keys import JobKeys, Resources
+from dispatcher.matrix.entry import Entry
+from dispatcher.notify_config import Notify, Target
+
+DOCS: Final = Path(__file__).parent.parent / "docs"
+# The page, the text before the table, and the keys in it.
+TABLES: Final[list[tuple[str, str, str]]] = [
+    ("entries.md", "All other keys are parameters of the training script.\n", table(Entry, fields(JobKeys))),
+    ("entries.md", "## Resources\n", table(Resources)),
+    ("configuration.md", "## Settings\n", table(config.Config) + table(Hosts).split("|---|---|---|\n")[1]),
+    ("configuration.md", "## Methods\n", table(config.Method)),
+    ("notify.md", "## Keys\n", table(Notify)),
+    ("notify.md", "## Targets\n", table(Target)),
+]
+
+
+@pytest.mark.parametrize(("page", "after", "wanted"), TABLES, ids=[f"{page}-{after}" for page, after, _ in TABLES])
+def test_the_tables_of_the_pages_have_what_the_types_say(page: str, after: str, wanted: str) -> None:
+    path = DOCS / page
+    text = path.read_text(encoding="utf-8")
+    before, heading, rest = text.partition(after)
+    assert heading, f"{page} has no {after!r}"
+    found = re.search(r"(?:^\|.*\n)+", rest, re.MULTILINE)
+    assert found, f"{page}: no table after {after!r}"
+    wanted = wanted.replace(f"]({page}#", "](#")
+    if os.environ.get("DISPATCHER_WRITE_GOLDEN"):
+        path.write_text(before + heading + rest[: found.start()] + wanted + rest[found.end() :], encoding="utf-8")
+    else:
+        assert found[0] == wanted

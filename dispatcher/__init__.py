@@ -122,7 +122,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     what people are told of         topics.py; from lines of the journal: run_state/fold.py: _fold_event;
                                     from anything else: notify/conditions.py; its words: notify/text.py
     a picture of results            a module in query/plots/, called in cli/plotting.py; an export: query/export/
-    a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
+    a sweep keyword                 matrix/sweep.py: Sweep and _sweep; a distribution of draws: matrix/draw.py
     a sampler of adaptive sweeps    tuning/settings.py: SAMPLERS, and tuning/sampling.py: _make, or suggest where it is
                                     none of Optuna's
     a job class                     a class with @job in a module of runtime/jobs/, and its key and module in

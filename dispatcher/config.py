@@ -132,9 +132,9 @@ def _parse_variables(value: object) -> tuple[str, ...]:
 
 
 def _methods_schema() -> Mapping[str, Any]:
-    from dispatcher.base.schema.json_schema import of_struct
+    from dispatcher.base.schema.json_schema import nullable, of_struct
 
-    return {"type": "object", "additionalProperties": {"anyOf": [of_struct(Method), {"type": "null"}]}}
+    return {"type": "object", "additionalProperties": nullable(of_struct(Method))}
 
 
 def _notify_schema() -> Mapping[str, Any]:

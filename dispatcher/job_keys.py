@@ -62,7 +62,9 @@ RetryOn: TypeAlias = Annotated[
     tuple[str, ...],
     Value(
         values.parse_retry_on,
-        one_or_many({"anyOf": [{"enum": list(FAILURE_REASONS)}, {"pattern": "^(exit|signal) [0-9]{1,3}$"}]}, 1),
+        one_or_many(
+            {"anyOf": [{"enum": list(FAILURE_REASONS)}, {"type": "string", "pattern": "^(exit|signal) [0-9]{1,3}$"}]}, 1
+        ),
     ),
 ]
 

@@ -109,9 +109,9 @@ def documented(page: str, after: str) -> set[str]:
 
 
 def test_every_key_of_the_code_is_documented_and_no_other() -> None:
-    assert documented("sweeps.md", "## Keys of the file\n") == set(sweep._TOP_KEYS)
-    assert documented("sweeps.md", "## Keys of a sweep\n") == set(sweep._SWEEP_KEYS)
-    assert documented("sweeps.md", "## `random`\n") == set(sweep._RANDOM_KEYS)
+    assert documented("sweeps.md", "## Keys of the file\n") == set(fields(sweep.SweepFile))
+    assert documented("sweeps.md", "## Keys of a sweep\n") == set(fields(sweep.Sweep))
+    assert documented("sweeps.md", "## `random`\n") == set(fields(sweep.Random))
     assert documented("entries.md", "Every entry has\n") == RESERVED - KEYS.keys()
     assert documented("entries.md", "All other keys are parameters of the training script.\n") == KEYS.keys()
     assert documented("entries.md", "## Resources\n") == set(fields(Resources))

@@ -181,13 +181,19 @@ def parse_positive(value: object) -> int:
     return value
 
 
-def parse_integer(value: object) -> int:
-    """A whole number of at most 64 bits, which every other tool can read."""
+def parse_any_integer(value: object) -> int:
+    """A whole number of any size."""
     if type(value) is not int:
         raise BadValueError("expected a whole number")
-    if abs(value) > MOST_BITS:
-        raise BadValueError(f"expected a whole number from -{MOST_BITS} to {MOST_BITS}")
     return value
+
+
+def parse_integer(value: object) -> int:
+    """A whole number of at most 64 bits, which every other tool can read."""
+    number = parse_any_integer(value)
+    if abs(number) > MOST_BITS:
+        raise BadValueError(f"expected a whole number from -{MOST_BITS} to {MOST_BITS}")
+    return number
 
 
 def parse_text(value: object) -> str:

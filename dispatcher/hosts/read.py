@@ -24,6 +24,7 @@ import msgspec
 from dispatcher.base import values
 from dispatcher.base.schema import reading
 from dispatcher.base.schema.faults import PartFault, PartsError, lines_of
+from dispatcher.base.schema.json_schema import nullable, of_struct
 from dispatcher.base.times import duration_text
 from dispatcher.base.values import BadValueError, shown
 from dispatcher.checkpoints.storage import is_url
@@ -233,6 +234,31 @@ def _read_gres_mapping(source: Source) -> Mapping[str, tuple[str, ...]]:
     except BadValueError as error:
         source.faults.extend(lines_of(error, given, "gres_mapping"))
         return {}
+
+
+def hosts_schema() -> Mapping[str, Any]:
+    """The JSON schemas of the keys of hosts."""
+    types = {"enum": list(TYPES), "default": PlainHost.type, "description": "the type of the host"}
+    unused_of_host = {key: {} for key in (*_UNUSED_OF_HOST, "partitions_cpu")}
+    kinds = [
+        {
+            "if": {"properties": {"type": {"const": name}}, "required": [] if struct is PlainHost else ["type"]},
+            "then": nullable(of_struct(struct, {"type": types, **unused_of_host})),
+        }
+        for name, struct in TYPES.items()
+    ]
+    host = {"type": "object", "properties": {"type": types}, "allOf": kinds}
+    cluster = of_struct(Cluster, {key: {} for key in _UNUSED_OF_CLUSTER})
+    types_of_chip = {"type": "object", "additionalProperties": {"type": ["string", "array", "null"]}}
+    found = dict(of_struct(Hosts)["properties"])
+    for key, one in (("clusters", _named(cluster)), ("hosts", _named(host)), ("gres_mapping", types_of_chip)):
+        found[key] = {"description": found[key]["description"], **nullable(one)}
+    return found
+
+
+def _named(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Values with names, of which a missing one is empty."""
+    return {"type": "object", "additionalProperties": nullable(one)}
 
 
 def _check_references(sources: Sequence[Source]) -> None:

@@ -170,3 +170,17 @@ _KINDS: Final[Mapping[str, Callable[..., Drawer]]] = {
     "choice": _choice,
     "integer": _integer,
 }
+# The JSON schema of parameters with their distributions. `-` and `_` are the same in names of distributions.
+DISTRIBUTIONS: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "minProperties": 1,
+    "additionalProperties": {
+        "type": "object",
+        "properties": {
+            **{kind: {"type": "array", "minItems": 1} for kind in (*_KINDS, "log-uniform")},
+            "log": {"type": "boolean"},
+            "step": {"type": "number"},
+        },
+        "additionalProperties": False,
+    },
+}

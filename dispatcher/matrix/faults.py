@@ -15,7 +15,7 @@ from dispatcher.errors import nearest
 from dispatcher.matrix.entry import RESERVED
 
 # Keys that the expansion of a sweep sets.
-_MADE: Final = frozenset({"job_id", "draw"})
+MADE: Final = frozenset({"job_id", "draw"})
 _HYDRA: Final = re.compile(r"(choice|interval)\((.*)\)", re.DOTALL)
 
 
@@ -39,7 +39,7 @@ class Faults(list[str]):
             if key not in known:
                 self.append(f"{place}{key}: unknown key{nearest(str(key), known)}")
 
-    def made_names(self, keys: Iterable[str], place: str, made: frozenset[str] = _MADE) -> None:
+    def made_names(self, keys: Iterable[str], place: str, made: frozenset[str] = MADE) -> None:
         """Refuse keys that the expansion sets itself: they would be overwritten or lost."""
         self.extend(f"{place}{key}: is set by the expansion: choose another name" for key in keys if key in made)
 

@@ -30,8 +30,9 @@ _PLAIN: Final[Mapping[Any, Mapping[str, Any]]] = {
     tuple: {"type": "array"},
     dict: {"type": "object"},
 }
-# A link in Markdown: its pages are not there where an editor shows a description.
-_LINK: Final = re.compile(r"\[([^\]]+)\]\([^)]+\)")
+# A link in Markdown: its pages are not there where an editor shows a description. In brackets it is left out.
+_ASIDE: Final = r" \(\[[^\]]+\]\([^)]+\)\)"
+_LINK: Final = r"\[([^\]]+)\]\([^)]+\)"
 
 
 def of_type(kind: Any) -> Mapping[str, Any]:
@@ -88,9 +89,21 @@ def _property(field: Field) -> Mapping[str, Any]:
         described["default"] = default
     if field.is_required:
         return {**described, **of_type(field.type)}
-    return {**described, "anyOf": [of_type(field.type), {"type": "null"}]}
+    return {**described, **nullable(of_type(field.type))}
+
+
+def nullable(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema that accepts null as well, in a form in which faults keep their place."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    if "type" in schema:
+        kinds = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        return {**schema, "type": [*kinds, "null"]}
+    return {"anyOf": [schema, {"type": "null"}]} if schema else schema
 
 
 def text_of(markdown: str) -> str:
     """One line of Markdown without its links."""
-    return _LINK.sub(r"\1", markdown)
+    return re.sub(_LINK, r"\1", re.sub(_ASIDE, "", markdown))

@@ -74,7 +74,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
     doctor/                 checks of hosts, filesystems and locks
     query/ api submitting  snapshots, tables, changes that people ask for, new jobs; the Python API
-    tuning/                 adaptive sweeps: what is tried next, from what was found
+    tuning/ schemas         adaptive sweeps: what is tried next, from what was found; JSON schemas for editors
     cleaning/               what old attempts have left: found, and removed when asked
     cli/                    the commands: parse, call, print
     runtime/                job classes in JAX; runs inside the job and imports only errors, contract, base and

@@ -122,9 +122,9 @@ def test_every_key_of_the_code_is_documented_and_no_other() -> None:
 
 
 def test_every_key_of_a_study_is_documented_and_no_other() -> None:
-    assert documented("tuning.md", "## Keys of the file\n") == set(settings._KEYS)
+    assert documented("tuning.md", "## Keys of the file\n") == set(fields(settings.Settings))
     assert documented("tuning.md", "each with its place.\n") == settings.SAMPLERS.keys()
-    assert documented("tuning.md", "once for each trial and rung.\n") == set(halving._KEYS)
+    assert documented("tuning.md", "once for each trial and rung.\n") == set(fields(halving.Halving))
 
 
 def test_every_setting_of_an_api_is_documented_and_no_other() -> None:

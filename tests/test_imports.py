@@ -29,6 +29,7 @@ LAYERS = (
     ("cleaning",),
     ("api", "submitting"),
     ("tuning",),
+    ("schemas",),
     ("web",),
     ("cli",),
     ("__main__",),

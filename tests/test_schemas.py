@@ -23,7 +23,7 @@ from dispatcher.base.schema.json_schema import of_struct
 from dispatcher.base.yaml_text import load
 from dispatcher.config import load_config
 from dispatcher.hosts.types import Cluster
-from dispatcher.matrix.schemas import SCHEMAS, schema
+from dispatcher.schemas import SCHEMAS, schema
 from dispatcher.workspace import Layout
 
 ROOT = Path(__file__).parent.parent
@@ -154,6 +154,32 @@ def test_entries() -> None:
 )
 def test_a_sweep_file_with_a_fault_is_refused(text: str) -> None:
     assert faults("sweep", load(text))
+
+
+STUDY = """
+name: s
+defaults: {command: "true {lr}", lang: greek}
+derive: {output_dir: "/out/{job_id}"}
+space: {lr: {log_uniform: [1e-5, 1e-2]}, n: {integer: [1, 9], step: 2}, m: {uniform: [0, 1], when: {n: {above: 3}}}}
+objective: {value: loss, goal: min}
+trials: 50
+sampler: {tpe: {seed: 1}}
+halving: {metric: loss, min_step: 10, max_step: 90}
+"""
+
+
+def test_studies() -> None:
+    assert faults("study", load(STUDY)) == []
+    for old, new in (
+        ("name: s", "name: s\nnmae: t"),
+        ("goal: min", "goal: least"),
+        ("trials: 50", "trials: 0"),
+        ("{tpe: {seed: 1}}", "cmaes"),
+        ("{seed: 1}", "{seeds: 1}"),
+        ("log_uniform", "log_unifrom"),
+        ("min_step: 10, ", ""),
+    ):
+        assert old in STUDY and faults("study", load(STUDY.replace(old, new))), new
 
 
 def test_a_description_has_no_link() -> None:

@@ -19,7 +19,10 @@ from dispatcher.base.schema.tables import table
 from dispatcher.hosts.types import Hosts
 from dispatcher.job_keys import JobKeys, Resources
 from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.sweep import Sweep, SweepFile
 from dispatcher.notify_config import Notify, Target
+from dispatcher.tuning.halving import Halving
+from dispatcher.tuning.settings import Settings
 
 DOCS: Final = Path(__file__).parent.parent / "docs"
 # The page, the text before the table, and the keys in it.
@@ -30,6 +33,10 @@ TABLES: Final[list[tuple[str, str, str]]] = [
     ("configuration.md", "## Methods\n", table(config.Method)),
     ("notify.md", "## Keys\n", table(Notify)),
     ("notify.md", "## Targets\n", table(Target)),
+    ("sweeps.md", "## Keys of the file\n", table(SweepFile)),
+    ("sweeps.md", "## Keys of a sweep\n", table(Sweep)),
+    ("tuning.md", "## Keys of the file\n", table(Settings)),
+    ("tuning.md", "once for each trial and rung.\n", table(Halving)),
 ]
 
 

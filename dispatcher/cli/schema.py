@@ -12,14 +12,15 @@ _JOB = "job"
 
 
 @click.command()
-@click.argument("kind", metavar="config|entry|manifest|sweep|job")
+@click.argument("kind", metavar="config|entry|manifest|sweep|study|job")
 @click.argument("key", required=False)
 def schema(kind: str, key: str | None) -> None:
-    """Print the JSON schema of dispatcher.yaml (config), of an entry, a manifest, a sweep file or the job file of KEY.
+    """Print the JSON schema of dispatcher.yaml (config), of an entry, a manifest, a sweep file, a study
+    or the job file of KEY.
 
     Editors complete and check files with it: docs/editor.md says how.
     """
-    from dispatcher.matrix import schemas
+    from dispatcher import schemas
 
     if (kind == _JOB) == (key is None):
         raise UsageError("schema job KEY: name the job class" if kind == _JOB else f"schema {kind} takes no KEY")

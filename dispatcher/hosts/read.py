@@ -239,7 +239,7 @@ def _read_gres_mapping(source: Source) -> Mapping[str, tuple[str, ...]]:
 def hosts_schema() -> Mapping[str, Any]:
     """The JSON schemas of the keys of hosts."""
     types = {"enum": list(TYPES), "default": PlainHost.type, "description": "the type of the host"}
-    unused_of_host = {key: {} for key in (*_UNUSED_OF_HOST, "partitions_cpu")}
+    unused_of_host: dict[str, Any] = {key: {} for key in (*_UNUSED_OF_HOST, "partitions_cpu")}
     kinds = [
         {
             "if": {"properties": {"type": {"const": name}}, "required": [] if struct is PlainHost else ["type"]},

@@ -31,7 +31,7 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -46,7 +46,7 @@ from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.condition import check_condition, holds
 from dispatcher.matrix.draw import DISTRIBUTIONS, Drawer, draw, make_drawer
 from dispatcher.matrix.entry import Entry
-from dispatcher.matrix.faults import MADE, Faults, draw_advice, grid_advice
+from dispatcher.matrix.faults import derived_text, draw_advice, grid_advice, named
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.pattern import fill
 
@@ -57,31 +57,6 @@ _MOST_ALIKE: Final = 20
 
 # One axis of a sweep: its points, each a few keys and their values.
 Axis = list[dict[str, Any]]
-
-
-def _named(value: object, read: Callable[[str, Any], Any] = lambda _, one: one) -> dict[str, Any]:
-    """A mapping from parameters to what `read` makes of their names and values."""
-    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-        raise BadValueError("expected names and their values (quote names that are numbers)")
-    wrong = [
-        PartFault(f".{name}", None, "is set by the expansion: choose another name", is_hidden=True)
-        for name in value if name in MADE
-    ]  # fmt: skip
-    found = {}
-    for name, one in value.items():
-        try:
-            found[name] = read(name, one)
-        except ValueError as error:
-            wrong.append(PartFault(f".{name}", one, str(error)))
-    if wrong:
-        raise PartsError(wrong)
-    return found
-
-
-def _text(_: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise BadValueError('expected text such as "/checkpoints/{job_id}"')
-    return value
 
 
 def _parse_pattern(value: object) -> str:
@@ -104,7 +79,7 @@ def _parse_zip(value: object) -> list[dict[str, list[Any]]]:
 
 
 def _parse_group(value: object) -> dict[str, list[Any]]:
-    lists = _named(value, _list)
+    lists = named(value, _list)
     lengths = {key: len(values) for key, values in lists.items()}
     if len(set(lengths.values())) > 1:
         listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
@@ -134,7 +109,7 @@ def _drawer(name: str, distribution: object) -> Drawer:
 
 
 def _parse_draw(value: object) -> dict[str, Drawer]:
-    drawers = _named(value, _drawer)
+    drawers = named(value, _drawer)
     if not drawers:
         raise BadValueError("expected parameters such as lr: {log_uniform: [1e-5, 1e-3]}")
     return drawers
@@ -160,10 +135,10 @@ def _entry_schema() -> Mapping[str, Any]:
     return of_struct(Entry, {"method": name}, is_open=True)
 
 
-Defaults: TypeAlias = Annotated[dict[str, Any], Value(_named, _entry_schema)]
+Defaults: TypeAlias = Annotated[dict[str, Any], Value(named, _entry_schema)]
 Texts: TypeAlias = Annotated[
     dict[str, str],
-    Value(functools.partial(_named, read=_text), {"type": "object", "additionalProperties": {"type": "string"}}),
+    Value(functools.partial(named, read=derived_text), {"type": "object", "additionalProperties": {"type": "string"}}),
 ]
 Pattern: TypeAlias = Annotated[str, Value(_parse_pattern, {"type": "string"})]
 
@@ -187,7 +162,7 @@ class Sweep(msgspec.Struct, kw_only=True):
     job_id: Annotated[Pattern | None, Key("the sweep's own pattern of ids", default="that of the file")] = None
     derive: Annotated[Texts, Key("the sweep's own; a text replaces that of the file, the others stay")] = {}
     grid: Annotated[
-        Annotated[dict[str, list[Any]], Value(functools.partial(_named, read=_list), _LISTS)],
+        Annotated[dict[str, list[Any]], Value(functools.partial(named, read=_list), _LISTS)],
         Key("lists of values: every combination"),
     ] = {}
     zip: Annotated[
@@ -246,7 +221,7 @@ def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, 
         where, document = "the sweep", sweep
     else:
         where, document = str(sweep), _load(sweep)
-    faults = Faults()
+    faults: list[str] = []
     entries, sources = _expand(document, faults)
     if not faults:
         faults.extend(_limited(_collisions(entries, sources)))
@@ -269,7 +244,7 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         raise ManifestError(str(path), [str(error)]) from None
 
 
-def _expand(document: Mapping[str, Any], faults: Faults) -> tuple[list[dict[str, Any]], list[str]]:
+def _expand(document: Mapping[str, Any], faults: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The entries, and for each the name of its sweep."""
     found, wrong = reading.parse(SweepFile, document)
     faults += [fault.line() for fault in wrong]
@@ -304,7 +279,7 @@ def _expand(document: Mapping[str, Any], faults: Faults) -> tuple[list[dict[str,
     return entries, sources
 
 
-def _sweep(sweep: Sweep, place: str, faults: Faults) -> list[dict[str, Any]]:
+def _sweep(sweep: Sweep, place: str, faults: list[str]) -> list[dict[str, Any]]:
     axes = _axes(sweep, place, faults)
     size = math.prod(len(axis) for axis in axes)
     if size > MOST_ENTRIES:
@@ -336,7 +311,7 @@ def _sweep(sweep: Sweep, place: str, faults: Faults) -> list[dict[str, Any]]:
     return made
 
 
-def _axes(sweep: Sweep, place: str, faults: Faults) -> list[Axis]:
+def _axes(sweep: Sweep, place: str, faults: list[str]) -> list[Axis]:
     axes: list[Axis] = [[{key: value} for value in values] for key, values in sweep.grid.items()]
     for group in sweep.zip:
         if group:
@@ -404,7 +379,7 @@ def _limited(faults: list[str]) -> list[str]:
 
 
 def _check_conditions(
-    conditions: list[Mapping[str, Any]], word: str, keys: set[str], place: str, faults: Faults
+    conditions: list[Mapping[str, Any]], word: str, keys: set[str], place: str, faults: list[str]
 ) -> None:
     for condition in conditions:
         for key, expected in condition.items():
@@ -422,7 +397,7 @@ def _fits(conditions: list[Mapping[str, Any]], point: Mapping[str, Any]) -> bool
 
 
 def _resolve_needs(
-    entries: list[dict[str, Any]], sources: list[str], patterns: list[list[str]], faults: Faults
+    entries: list[dict[str, Any]], sources: list[str], patterns: list[list[str]], faults: list[str]
 ) -> None:
     """Set `needs` of each entry to the ids that its patterns match; a glob without a match is a fault."""
     ids = sorted(str(entry["job_id"]) for entry in entries)

@@ -10,6 +10,7 @@ from dispatcher.config import Config
 from dispatcher.hosts.read import hosts_schema
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.sweep import SweepFile
+from dispatcher.tuning.settings import Settings
 
 _NAME: Final = {"type": "string", "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$"}
 _OF_ENTRIES: Final[Mapping[str, Any]] = {
@@ -27,16 +28,13 @@ def _entry() -> Mapping[str, Any]:
     return {**of_struct(Entry, _OF_ENTRIES, is_open=True), "required": list(_OF_ENTRIES)}
 
 
-def _sweep() -> Mapping[str, Any]:
-    return of_struct(SweepFile)
-
-
-# What each is the schema of: dispatcher.yaml, one object of a manifest, a manifest, a sweep file.
+# What each is the schema of: dispatcher.yaml, one object of a manifest, a manifest, a sweep file, tune.yaml.
 SCHEMAS: Final[Mapping[str, Callable[[], Mapping[str, Any]]]] = {
     "config": _config,
     "entry": _entry,
     "manifest": lambda: {"type": "array", "items": _entry()},
-    "sweep": _sweep,
+    "sweep": lambda: of_struct(SweepFile),
+    "study": lambda: of_struct(Settings),
 }
 
 

@@ -65,7 +65,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told;
                             job_keys: what an entry and its method may both set
     matrix/                 entries, manifests, sweep files, needs
-    run_state/              journal, records, transactions, locks, liveness, hand edits
+    run_state/              journal, records, transactions, locks, liveness, hand edits; facets/: pauses, notices ...
     templates/              rendering of training scripts and wrappers
     provenance/             what attempts ran from: code, packages, host
     outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs, batch/
@@ -73,7 +73,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     notify/                 telling people: which notices are due, who sends them, what became of them
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
     doctor/                 checks of hosts, filesystems and locks
-    query/ api submitting  snapshots, tables, changes that people ask for, new jobs; the Python API
+    query/ api submitting   snapshots, and what is asked of them as tables; changes that people ask for, new jobs; the
+                            Python API
     tuning/ schemas         adaptive sweeps: what is tried next, from what was found; JSON schemas for editors
     cleaning/               what old attempts have left: found, and removed when asked
     cli/                    the commands: parse, call, print
@@ -94,8 +95,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     outlets/kinds.py: OUTLET_KINDS and MAKERS; its options: outlets/context.py,
                                     pod/options.py and cli/main.py: _options; the loop does not change. What a job asks
                                     for: Request, below
-    a state of a job                run_state/states.py: State and TRANSITIONS; its docstring lists the other places
-                                    (events, edits, reasons, colours, commands, API)
+    a state of a job                run_state/states.py: State and its row in STATES; its docstring has the rest
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
     a key of a file                 an annotated field (base/schema/): reader, docs' tables, editors' schema follow
     a field of a manifest's entry   matrix/entry.py: Entry; if a method may set it too: job_keys.py: JobKeys; hardware:
@@ -103,10 +103,11 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     outlet's offer
     whose a job is                  query/snapshot.py: Snapshot.owner; of entries matrix/owners.py, manifest.py; of an
                                     attempt Record.user; names of users: base/users.py; filters: Where.of_users
-    an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
+    an event of the journal         run_state/events.py: Event; what it does beside a record: a module of
+                                    run_state/facets/, listed in its table.py; its package says what is in one
     a limit on what runs at once    base/running_limits.py reads it, matrix/limits.py says which entries count in it,
                                     pod/in_flight.py counts, pod/ready.py passes over what it keeps waiting
-    what pauses claiming            run_state/pauses.py: scopes; run_state/fold.py counts, pod/breaker.py decides,
+    what pauses claiming            run_state/facets/pauses.py: scopes, streaks; pod/breaker.py decides,
                                     pod/claim.py and pod/waiting.py pass over
     a setting of dispatcher.yaml    config.py: Config; of a method: Method
     a kind of host, a key of one    hosts/types.py: its struct, and AnyHost
@@ -119,7 +120,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     why a job is out of date        query/ran.py: its parameters; query/inputs.py: the jobs that it needs
     a notice of `status`            query/overview.py: notices
     a way to tell people            notify_config.py: its struct, Target; notify/channels/: a module; notify/child.py
-    what people are told of         topics.py; from lines of the journal: run_state/fold.py: _fold_event;
+    what people are told of         topics.py; of lines of the journal: run_state/facets/notices.py: _NEWS;
                                     from anything else: notify/conditions.py; its words: notify/text.py
     a picture of results            a module in query/plots/, called in cli/plotting.py; an export: query/export/
     a sweep keyword                 matrix/sweep.py: Sweep and _sweep; a distribution of draws: matrix/draw.py
@@ -129,8 +130,9 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     runtime/registry.py: _SHIPPED; a lab's own class: jobs/ of its workspace
     a check of `doctor`             a function in doctor/host_checks.py or workspace_checks.py, and its line in
                                     doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
-    a view of the page              a class in web/static/views/ with show, changed, draw and leave, and its line in
-                                    web/static/main.js: VIEWS; it draws with dom.js, which never parses data as HTML
+    a view of the page              a function in query/, its route in web/app.py, a class in web/static/views/ with
+                                    show, changed, draw and leave, and its line in web/static/main.js: VIEWS; it draws
+                                    with dom.js, which never parses data as HTML
     a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and query/
     a public name                   tests/test_public_names.py lists them all
     a key, an option, a command     its row in docs/ as well; tests/test_docs.py says which page lacks it

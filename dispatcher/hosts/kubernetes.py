@@ -44,7 +44,7 @@ def parse_namespace(value: object) -> str:
     return text
 
 
-def parse_key(value: object) -> str:
+def _parse_key(value: object) -> str:
     """The key of a label or of a resource: `team`, `nvidia.com/gpu`."""
     text = fields.parse_word(value)
     prefix, slash, word = text.rpartition("/")
@@ -56,7 +56,7 @@ def parse_key(value: object) -> str:
 
 def parse_resource_key(value: object) -> str:
     """The key of devices of nodes; only those of Kubernetes itself have no domain."""
-    text = parse_key(value)
+    text = _parse_key(value)
     if "/" not in text:
         raise BadValueError("expected a resource with its domain, such as nvidia.com/gpu or rdma/hca")
     return text
@@ -72,7 +72,7 @@ def parse_labels(value: object) -> Mapping[str, str]:
 
 
 def _parse_label_key(value: object) -> str:
-    text = parse_key(value)
+    text = _parse_key(value)
     if text.startswith(_RESERVED):
         raise BadValueError(f"labels of {_RESERVED} are set by the dispatcher")
     return text
@@ -105,7 +105,7 @@ _OBJECT_NAME: Final = {"type": "string", "pattern": f"^{_NAME}$", "maxLength": _
 _LABELS: Final = {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}
 ObjectName: TypeAlias = Annotated[str, Value(parse_object_name, _OBJECT_NAME)]
 Namespace: TypeAlias = Annotated[str, Value(parse_namespace, {**_OBJECT_NAME, "maxLength": _LONGEST_WORD})]
-LabelKey: TypeAlias = Annotated[str, Value(parse_key, TEXT)]
+LabelKey: TypeAlias = Annotated[str, Value(_parse_key, TEXT)]
 ResourceKey: TypeAlias = Annotated[str, Value(parse_resource_key, {"type": "string", "pattern": "/"})]
 MountPath: TypeAlias = Annotated[str, Value(parse_mount_path, {"type": "string", "pattern": "^/[^$:]+$"})]
 LabelValue: TypeAlias = Annotated[str, Value(_parse_label, {"type": ["string", "integer"]})]

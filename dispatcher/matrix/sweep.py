@@ -51,12 +51,12 @@ from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.pattern import fill
 
 # More is a mistake, and would fill the memory.
-MOST_ENTRIES: Final = 1_000_000
+_MOST_ENTRIES: Final = 1_000_000
 # Of as many faults of one kind each is listed.
 _MOST_ALIKE: Final = 20
 
 # One axis of a sweep: its points, each a few keys and their values.
-Axis = list[dict[str, Any]]
+_Axis = list[dict[str, Any]]
 
 
 def _parse_pattern(value: object) -> str:
@@ -117,8 +117,8 @@ def _parse_draw(value: object) -> dict[str, Drawer]:
 
 def _parse_count(value: object) -> int:
     count = values.parse_positive(value)
-    if count > MOST_ENTRIES:
-        raise BadValueError(f"more than the limit of {MOST_ENTRIES:,}")
+    if count > _MOST_ENTRIES:
+        raise BadValueError(f"more than the limit of {_MOST_ENTRIES:,}")
     return count
 
 
@@ -147,7 +147,7 @@ class Random(msgspec.Struct, kw_only=True):
     """The drawn values of a sweep."""
 
     seed: Annotated[Annotated[int, Value(values.parse_any_integer, {"type": "integer"})], Key("of the generator")]
-    count: Annotated[Annotated[int, number(1, MOST_ENTRIES, _parse_count)], Key("how many draws")]
+    count: Annotated[Annotated[int, number(1, _MOST_ENTRIES, _parse_count)], Key("how many draws")]
     draw: Annotated[
         Annotated[dict[str, Drawer], Value(_parse_draw, DISTRIBUTIONS)],
         Key("parameters with their distributions, `{lr: {log_uniform: [1e-5, 1e-3]}}`"),
@@ -282,9 +282,9 @@ def _expand(document: Mapping[str, Any], faults: list[str]) -> tuple[list[dict[s
 def _sweep(sweep: Sweep, place: str, faults: list[str]) -> list[dict[str, Any]]:
     axes = _axes(sweep, place, faults)
     size = math.prod(len(axis) for axis in axes)
-    if size > MOST_ENTRIES:
+    if size > _MOST_ENTRIES:
         factors = " x ".join(f"{len(axis):,}" for axis in axes if len(axis) > 1)
-        faults.append(f"{place}{factors} = {size:,} combinations: more than the limit of {MOST_ENTRIES:,}")
+        faults.append(f"{place}{factors} = {size:,} combinations: more than the limit of {_MOST_ENTRIES:,}")
         return []
     keys = {key for axis in axes for point in axis[:1] for key in point} | sweep.defaults.keys()
     for word, conditions in (("include", sweep.include), ("exclude", sweep.exclude)):
@@ -311,8 +311,8 @@ def _sweep(sweep: Sweep, place: str, faults: list[str]) -> list[dict[str, Any]]:
     return made
 
 
-def _axes(sweep: Sweep, place: str, faults: list[str]) -> list[Axis]:
-    axes: list[Axis] = [[{key: value} for value in values] for key, values in sweep.grid.items()]
+def _axes(sweep: Sweep, place: str, faults: list[str]) -> list[_Axis]:
+    axes: list[_Axis] = [[{key: value} for value in values] for key, values in sweep.grid.items()]
     for group in sweep.zip:
         if group:
             axes.append([dict(zip(group, row, strict=True)) for row in _rows(group)])
@@ -327,7 +327,7 @@ def _axes(sweep: Sweep, place: str, faults: list[str]) -> list[Axis]:
     return axes
 
 
-def _random_axis(random: Random) -> Axis:
+def _random_axis(random: Random) -> _Axis:
     columns = {name: draw(drawer, random.seed, name, random.count) for name, drawer in random.draw.items()}
     return [{"draw": number, **dict(zip(columns, row, strict=True))} for number, row in enumerate(_rows(columns))]
 
@@ -336,7 +336,7 @@ def _rows(columns: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
     return zip(*columns.values(), strict=True)
 
 
-def _points(axes: list[Axis], defaults: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _points(axes: list[_Axis], defaults: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for point in itertools.product(*axes):
         # A deep copy: entries must not share nested values, which a script may change.
         values = {key: value for part in point for key, value in part.items()}

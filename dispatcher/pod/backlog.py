@@ -26,8 +26,8 @@ from dispatcher.pod.running_attempts import RunningAttempts
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.unmet import UnmetOptions
 from dispatcher.pod.waiting import Facts
+from dispatcher.run_state.facets.pauses import Pause, host_scope, unpause_command
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.pauses import Pause, host_scope, unpause_command
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Store
 

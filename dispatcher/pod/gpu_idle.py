@@ -11,7 +11,7 @@ from dispatcher.outlets.base import GPU_IDLE
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.recording import is_current
 from dispatcher.pod.running_attempts import RunningAttempt
-from dispatcher.run_state import events
+from dispatcher.run_state.facets import gpu_idle
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.transaction import Transaction
@@ -28,29 +28,29 @@ class IdleGpus:
 
     def news(
         self, attempts: Iterable[RunningAttempt], fold: Fold, now_s: float
-    ) -> list[tuple[RunningAttempt, events.GpuIdle | events.GpuBusy]]:
+    ) -> list[tuple[RunningAttempt, gpu_idle.GpuIdle | gpu_idle.GpuBusy]]:
         """The attempts whose GPUs became idle or busy, and what the journal does not say yet. `now_s`: wall clock."""
-        found: list[tuple[RunningAttempt, events.GpuIdle | events.GpuBusy]] = []
+        found: list[tuple[RunningAttempt, gpu_idle.GpuIdle | gpu_idle.GpuBusy]] = []
         for attempt in attempts:
             job, number, use = attempt.key.job_id, attempt.key.number, attempt.gpu_use
             if attempt.ended is not None or use is None or not is_current(fold.records.get(job), number):
                 continue
-            said = fold.idle(job)
+            said = fold.gpu_idle.of(job, fold.records.get(job))
             if said is not None and use.idle_s == 0.0:
-                found.append((attempt, events.GpuBusy(attempt=number, since=said.since, gpus=said.gpus)))
+                found.append((attempt, gpu_idle.GpuBusy(attempt=number, since=said.since, gpus=said.gpus)))
             elif said is None and self._is_over(job, use.idle_s) is not None:
                 since = now_text(now_s - use.idle_s)
-                found.append((attempt, events.GpuIdle(attempt=number, since=since, gpus=use.gpus)))
+                found.append((attempt, gpu_idle.GpuIdle(attempt=number, since=since, gpus=use.gpus)))
         return found
 
     def record(
-        self, tx: Transaction, news: Iterable[tuple[RunningAttempt, events.GpuIdle | events.GpuBusy]]
+        self, tx: Transaction, news: Iterable[tuple[RunningAttempt, gpu_idle.GpuIdle | gpu_idle.GpuBusy]]
     ) -> list[str]:
         """Write news into the journal; a line for people of each."""
         lines = []
         for attempt, note in news:
             tx.note(note, job=attempt.key.job_id)
-            idle = f"idle since {note.since}" if isinstance(note, events.GpuIdle) else "in use again"
+            idle = f"idle since {note.since}" if isinstance(note, gpu_idle.GpuIdle) else "in use again"
             lines.append(f"{attempt.key.job_id} (attempt {attempt.key.number}): {_gpus(attempt, note.gpus)} {idle}")
         return lines
 
@@ -61,7 +61,7 @@ class IdleGpus:
             if attempt.ended is None and not attempt.is_stopping and attempt.gpu_use is not None:
                 limit = self._is_over(attempt.key.job_id, attempt.gpu_use.idle_s)
                 if limit is not None and limit.stop:
-                    found.append((attempt, stopped_for(limit.after_s or 0.0)))
+                    found.append((attempt, _stopped_for(limit.after_s or 0.0)))
         return found
 
     def _is_over(self, job: str, idle_s: float) -> GpuIdle | None:
@@ -79,7 +79,7 @@ def _gpus(attempt: RunningAttempt, count: int) -> str:
     return f"GPU{'s' if len(indices) > 1 else ''} {','.join(map(str, indices))}"
 
 
-def stopped_for(after_s: float) -> str:
+def _stopped_for(after_s: float) -> str:
     """`GPU idle for 30 min`."""
     text = f"{after_s / _MINUTE_S:g} min" if after_s >= _MINUTE_S else f"{after_s:g} s"
     return f"{GPU_IDLE} for {text}"

@@ -17,8 +17,8 @@ from dispatcher.pod.options import PodOptions
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.stalled import Watched
 from dispatcher.run_state import liveness
+from dispatcher.run_state.facets.notices import Notice
 from dispatcher.run_state.liveness import PodInfo
-from dispatcher.run_state.notices import Notice
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout

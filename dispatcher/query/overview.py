@@ -12,16 +12,16 @@ from dispatcher.base.messages import counted, first_names
 from dispatcher.base.terminal import clip
 from dispatcher.query.external import external_notices
 from dispatcher.query.failures import Failure, failures
+from dispatcher.query.groups import count_states
 from dispatcher.query.inputs import RUN_AGAIN
 from dispatcher.query.job_columns import Row, job_row
 from dispatcher.query.pace import Pace, pace
-from dispatcher.query.pivot import count_states
 from dispatcher.query.ran import count_text
 from dispatcher.query.refusals import refusal_text
 from dispatcher.query.silence import silence_texts
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.query.waiting import Wait, waits
-from dispatcher.run_state.pauses import unpause_command
+from dispatcher.run_state.facets.pauses import unpause_command
 from dispatcher.run_state.states import State
 
 # A longer reason of a pause is shortened in notices.
@@ -91,12 +91,12 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += _changed(snapshot)
     found += _older(snapshot)
     if snapshot.lost_results:
-        found.append(lost_text(snapshot.lost_results))
+        found.append(_lost_text(snapshot.lost_results))
     found += _without_result(snapshot)
     return found
 
 
-def lost_text(jobs: Sequence[str]) -> str:
+def _lost_text(jobs: Sequence[str]) -> str:
     """That the results of these done jobs are lost, and what to do."""
     them = "it" if len(jobs) == 1 else "them"
     return (

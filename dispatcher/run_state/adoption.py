@@ -20,8 +20,10 @@ from typing import Final
 from dispatcher.base import files
 from dispatcher.base.times import parse_time
 from dispatcher.errors import StateError, StorageError
-from dispatcher.run_state import edits, journal, status_file
-from dispatcher.run_state.events import Event
+from dispatcher.run_state import journal
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.adopting import adopt
+from dispatcher.run_state.edits.changes import Changes
 from dispatcher.run_state.external import Presence, presence
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.workspace import STATUS_FILE, Layout
@@ -30,14 +32,14 @@ from dispatcher.workspace import STATUS_FILE, Layout
 _CLOCK_SLACK_S: Final = 5.0
 
 
-def has_run_state(layout: Layout) -> bool:
+def _has_run_state(layout: Layout) -> bool:
     """Whether there is a run state: a journal, or the status file that begins one."""
     return os.path.lexists(layout.status_file) or bool(journal.generations(layout))
 
 
 def find_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> Path | None:
     """The status file of a lab's own script that was not adopted; None without one, or when there is a run state."""
-    return None if has_run_state(layout) else next(_lab_files(layout, manifests), None)
+    return None if _has_run_state(layout) else next(_lab_files(layout, manifests), None)
 
 
 def _lab_files(layout: Layout, manifests: Iterable[Path]) -> Iterator[Path]:
@@ -92,7 +94,7 @@ def refuse_old_script(layout: Layout, manifests: Iterable[Path] = ()) -> None:
     """Raise StateError while a lab's own script may claim jobs in a status file that no dispatcher reads."""
     manifests = list(manifests)
     text = ignored_file_text(layout, manifests)
-    if not text and has_run_state(layout):
+    if not text and _has_run_state(layout):
         living = (_living_script(layout, path) for path in _lab_files(layout, manifests))
         text = next(filter(None, living), "")
     if text:
@@ -123,11 +125,11 @@ def _living_script(layout: Layout, path: Path) -> str:
 
 
 def _running(layout: Layout, path: Path) -> Iterator[tuple[str, Record]]:
-    for outcome in read_lab_file(layout, path):
-        fields = outcome.change.fields()
-        if outcome.event is Event.ADOPTED and outcome.change.state in IN_FLIGHT:
+    for edit in read_lab_file(layout, path).edits:
+        fields = edit.change.fields()
+        if edit.change.state in IN_FLIGHT:
             pid, host, started_at = (fields.get(name) for name in ("pid", "host", "started_at"))
-            yield outcome.job, Record(state=State.RUNNING, pid=pid, host=host, started_at=started_at)
+            yield edit.job, Record(state=State.RUNNING, pid=pid, host=host, started_at=started_at)
 
 
 def _began_s(layout: Layout) -> float | None:
@@ -154,11 +156,11 @@ def adopt_hint(layout: Layout, path: Path) -> str:
     )
 
 
-def read_lab_file(layout: Layout, path: Path) -> list[edits.Outcome]:
+def read_lab_file(layout: Layout, path: Path) -> Changes:
     """What adopting the status file at `path` would do, line by line. Raises StatusFileError when it is broken."""
     with files.storing("reading", path):
         data = files.read_fresh(path)
     if data is None:
         raise StorageError(f"{path}: no such file; name the status file of your own script")
     found = status_file.parse_first(data, str(path), is_foreign=path != layout.status_file)
-    return edits.adopt(found.jobs, found.others)
+    return adopt(found.jobs, found.others)

@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity, identity_of
 from dispatcher.base.schema import reading
 from dispatcher.base.values import shown
 from dispatcher.config import Method
@@ -150,8 +151,7 @@ def _check_literal(value: object) -> None:
 
 def _load(path: str | os.PathLike[str]) -> Template:
     try:
-        status = os.stat(path)
-        return _parse(os.fspath(path), status.st_mtime_ns, status.st_size)
+        return _parse(os.fspath(path), identity_of(os.stat(path)))
     except FileNotFoundError:
         raise TemplateError(f"{path}: there is no such template; write it, {_OR_COMMAND}") from None
     except OSError as error:
@@ -159,8 +159,8 @@ def _load(path: str | os.PathLike[str]) -> Template:
 
 
 @lru_cache(maxsize=64)
-def _parse(path: str, mtime_ns: int, size: int) -> Template:
-    """Parse a template. `mtime_ns` and `size` are keys of the cache: entries share a template until it changes."""
+def _parse(path: str, identity: Identity) -> Template:
+    """Parse a template. `identity` is a key of the cache: entries share a template until it changes."""
     data = files.read_plain(path)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)

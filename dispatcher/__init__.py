@@ -62,7 +62,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
 
     errors contract base/   exceptions; what crosses into a job; files, YAML, values, host facts
     checkpoints/            the format of job classes' checkpoints, without their arrays
-    workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told
+    workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told;
+                            job_keys: what an entry and its method may both set
     matrix/                 entries, manifests, sweep files, needs
     run_state/              journal, records, transactions, locks, liveness, hand edits; facets/: pauses, notices ...
     templates/              rendering of training scripts and wrappers
@@ -74,7 +75,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     doctor/                 checks of hosts, filesystems and locks
     query/ api submitting   snapshots, and what is asked of them as tables; changes that people ask for, new jobs; the
                             Python API
-    tuning/                 adaptive sweeps: what is tried next, from what was found
+    tuning/ schemas         adaptive sweeps: what is tried next, from what was found; JSON schemas for editors
     cleaning/               what old attempts have left: found, and removed when asked
     cli/                    the commands: parse, call, print
     runtime/                job classes in JAX; runs inside the job and imports only errors, contract, base and
@@ -88,7 +89,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
 
     what a job gets of its host     outlets/local/gpu_shares.py and budget.py count it; cgroups.py enforces what it can
     a kind of host                  a Scheduler in a package of outlets/ (batch/scheduler.py), a line in
-                                    outlets/kinds.py: SCHEDULERS, its configuration in hosts/types.py and read.py, and
+                                    outlets/kinds.py: SCHEDULERS, its configuration in hosts/types.py, and
                                     what the solver asks it: outlets/solver/query.py
     an outlet of another nature     a package in outlets/ with an Outlet, its Capacity and its OutletOffer; lines in
                                     outlets/kinds.py: OUTLET_KINDS and MAKERS; its options: outlets/context.py,
@@ -96,10 +97,10 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     for: Request, below
     a state of a job                run_state/states.py: State and its row in STATES; its docstring has the rest
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
-    a field of a manifest's entry   matrix/entry.py: READERS and Entry; SCHEDULING only if it does not change what a job
-                                    computes; if a method may set it too: config.py: Method and
-                                    _METHOD_KEYS, and templates/training.py: _method_words; hardware: outlets/base.py:
-                                    Request, pod/offers.py: request_of, query/snapshot.py, and each outlet's offer
+    a key of a file                 an annotated field (base/schema/): reader, docs' tables, editors' schema follow
+    a field of a manifest's entry   matrix/entry.py: Entry; if a method may set it too: job_keys.py: JobKeys; hardware:
+                                    outlets/base.py: Request, pod/offers.py: request_of, query/snapshot.py, and each
+                                    outlet's offer
     whose a job is                  query/snapshot.py: Snapshot.owner; of entries matrix/owners.py, manifest.py; of an
                                     attempt Record.user; names of users: base/users.py; filters: Where.of_users
     an event of the journal         run_state/events.py: Event; what it does beside a record: a module of
@@ -108,8 +109,8 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     pod/in_flight.py counts, pod/ready.py passes over what it keeps waiting
     what pauses claiming            run_state/facets/pauses.py: scopes, streaks; pod/breaker.py decides,
                                     pod/claim.py and pod/waiting.py pass over
-    a setting of dispatcher.yaml    config.py: Config and _SETTINGS; of a method: Method and _METHOD_KEYS
-    a kind of host, a key of one    hosts/types.py and hosts/read.py; hosts/__init__.py says where
+    a setting of dispatcher.yaml    config.py: Config; of a method: Method
+    a kind of host, a key of one    hosts/types.py: its struct, and AnyHost
     a lock kind                     config.py: LockKind; the docstring of run_state/lock.py lists the other places
     a reason why a job waits        pod/claim.py: ClaimQueue.choose passes the job over (until a time: postpone), and
                                     pod/waiting.py: _own_reason says why; its docstring lists the rest. What never
@@ -118,11 +119,11 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     a number above them             query/pace.py, and cli/status_text.py: Screen
     why a job is out of date        query/ran.py: its parameters; query/inputs.py: the jobs that it needs
     a notice of `status`            query/overview.py: notices
-    a way to tell people            notify_config.py: its struct and reader; notify/channels/: a module; notify/child.py
+    a way to tell people            notify_config.py: its struct, Target; notify/channels/: a module; notify/child.py
     what people are told of         topics.py; of lines of the journal: run_state/facets/notices.py: _NEWS;
                                     from anything else: notify/conditions.py; its words: notify/text.py
     a picture of results            a module in query/plots/, called in cli/plotting.py; an export: query/export/
-    a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
+    a sweep keyword                 matrix/sweep.py: Sweep and _sweep; a distribution of draws: matrix/draw.py
     a sampler of adaptive sweeps    tuning/settings.py: SAMPLERS, and tuning/sampling.py: _make, or suggest where it is
                                     none of Optuna's
     a job class                     a class with @job in a module of runtime/jobs/, and its key and module in

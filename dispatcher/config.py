@@ -7,24 +7,41 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
 from dispatcher.base import devices, files, outputs, values
-from dispatcher.base.running_limits import RunningLimit, parse_limits, parse_max_running
+from dispatcher.base.running_limits import MaxRunning, RunningLimit
+from dispatcher.base.schema import reading
+from dispatcher.base.schema.faults import PartsError, lines_of
+from dispatcher.base.schema.kinds import (
+    ENV,
+    TEXT,
+    Command,
+    Count,
+    Duration,
+    Positive,
+    Text,
+    number,
+    one_or_many,
+    read_later,
+)
+from dispatcher.base.schema.types import Key, Value, expected
 from dispatcher.base.values import BadValueError, shown
 from dispatcher.base.variables import RECORDED_VARIABLES, looks_secret
-from dispatcher.errors import ConfigError, nearest
-from dispatcher.hosts.container import parse_container
-from dispatcher.hosts.options import parse_pbs, parse_slurm
-from dispatcher.hosts.types import Container, Hosts, PbsOptions, SlurmOptions
+from dispatcher.errors import ConfigError
+from dispatcher.hosts.types import Hosts
+from dispatcher.job_keys import NOTHING, JobKeys, RetryOn
 from dispatcher.workspace import STATUS_FILE, Layout
 
 if TYPE_CHECKING:
     from dispatcher.notify_config import Notify
+else:
+    # Imported when there are notices to send.
+    Notify = Any
 
 
 class LockKind(enum.StrEnum):
@@ -52,7 +69,6 @@ _VARIABLES: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 # Where Python looks for modules besides its own environment: those of the dispatcher are not for another interpreter.
 PYTHON_PLACES: Final = ("PYTHONPATH", "PYTHONHOME")
 
-_NOTHING: Final[Mapping[str, Any]] = {}
 _GPU_IDLE_AFTER_S: Final = 1800.0
 _MOST_PAUSE_AFTER: Final = 200
 # So many failures of a method are remembered (run_state/facets/pauses.py).
@@ -60,100 +76,239 @@ _MOST_FAILS: Final = 1_000
 
 
 class GpuIdle(msgspec.Struct, frozen=True):
-    """A running job whose GPUs have been at 0 % for `after_s` leaves them idle; None: no one looks.
+    """A running job whose GPUs have been at 0 % for `after_s` leaves them idle; None: no one looks."""
 
-    `stop`: it is stopped then, and has failed.
-    """
+    EXAMPLE: ClassVar[str] = "{after: 30m, stop: false}, or false"
 
-    after_s: float | None = _GPU_IDLE_AFTER_S
-    stop: bool = False
+    after_s: Annotated[Duration | None, Key("for how long its GPUs must have been at 0 %")] = _GPU_IDLE_AFTER_S
+    stop: Annotated[bool, Key("whether it is stopped then, and has failed")] = False
 
 
-class Method(msgspec.Struct, frozen=True, kw_only=True):
+def _parse_gpu_idle(value: object) -> Mapping[str, Any]:
+    """The fields of a GpuIdle that are set; `false`: GPUs are not watched."""
+    if value is False:
+        return {"after_s": None, "stop": False}
+    if not isinstance(value, Mapping):
+        raise BadValueError(f"expected {expected(GpuIdle)}")
+    found, faults = reading.parse(GpuIdle, value)
+    if faults:
+        raise PartsError(faults)
+    return found
+
+
+def _gpu_idle_schema() -> Mapping[str, Any]:
+    from dispatcher.base.schema.json_schema import of_struct
+
+    return {"anyOf": [of_struct(GpuIdle), {"const": False}]}
+
+
+def _parse_max_fails(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= _MOST_FAILS:
+        raise BadValueError(f"expected a whole number from 1 to {_MOST_FAILS}")
+    return value
+
+
+def _parse_pause_after(value: object) -> int | None:
+    """How many jobs; None for `false`. One alone has nothing in common with others."""
+    if value is False:
+        return None
+    if type(value) is not int or not 2 <= value <= _MOST_PAUSE_AFTER:
+        raise BadValueError(
+            f"expected false, or a whole number from 2 to {_MOST_PAUSE_AFTER}; max_fails: 1 pauses after any failure"
+        )
+    return value
+
+
+def _parse_variables(value: object) -> tuple[str, ...]:
+    names = value.split() if isinstance(value, str) else value
+    if not isinstance(names, list):
+        raise BadValueError("expected names of environment variables such as [XLA_FLAGS, NCCL_*]")
+    for name in names:
+        if not (isinstance(name, str) and _VARIABLES.fullmatch(name)):
+            raise BadValueError(f"{shown(name)} is not the name of a variable, nor its beginning with a *")
+        if looks_secret(name):
+            raise BadValueError(f"{name} looks like a secret, which is never recorded: remove it")
+    return tuple(names)
+
+
+def _methods_schema() -> Mapping[str, Any]:
+    from dispatcher.base.schema.json_schema import nullable, of_struct
+
+    return {"type": "object", "additionalProperties": nullable(of_struct(Method))}
+
+
+def _notify_schema() -> Mapping[str, Any]:
+    from dispatcher.base.schema.json_schema import of_type
+    from dispatcher.notify_config import Notify
+
+    return of_type(Notify)
+
+
+_GpuIdle: TypeAlias = Annotated[Mapping[str, Any], Value(_parse_gpu_idle, _gpu_idle_schema)]
+_MaxFails: TypeAlias = Annotated[int, number(1, _MOST_FAILS, _parse_max_fails)]
+_PauseAfter: TypeAlias = Annotated[
+    int | None,
+    Value(_parse_pause_after, {"anyOf": [{"const": False}, {"type": "integer", "minimum": 2, "maximum": 200}]}),
+]
+_Variables: TypeAlias = Annotated[tuple[str, ...], Value(_parse_variables, one_or_many({"type": "string"}))]
+# A path as it is written, which the workspace's root is put before.
+_Path: TypeAlias = Annotated[Path, Value(values.parse_text, TEXT)]
+
+
+class Method(JobKeys, frozen=True, kw_only=True):
     """How the jobs of one method are started, unless an entry overrides it.
 
-    `command` has placeholders: `{script}` is the rendered training script, `{python}` the interpreter, `{attempt_dir}`
-    the attempt's directory, any other `{key}` a value of the entry. `setup` are shell lines that run before the command
-    in the same shell. `python` is an interpreter, or the directory of a virtual or conda environment; None: the one
-    that runs the dispatcher, or the one that `setup` puts first on PATH. `gpus` None: unset. `gpu_memory_mib` is what a
-    job takes of its GPU, None: all of it, or its share. `backoff_s` is the pause before the first retry; it doubles
-    with each further one. `on_lost` and `on_preempted`: `requeue`, or `fail` like any other failure.
-
-    `container` is what the command runs in, None: the host's, if it has one. `slurm` and `pbs` count on hosts of these
-    types. `queue_limit_s` is for how long an attempt
-    may wait in an outlet's queue before another outlet is tried; None: for ever. `pack`: up to so many jobs run in one
-    submission, one after the other. `on_move`: a job whose checkpoint the next outlet cannot see waits for one that can
-    (`stay`), or starts anew (`restart`). `stall_after_s`: a running job that has reported no progress for so long is
-    stalled; None: as `Config.stall_after_s`. `gpu_idle` are the fields of a GpuIdle that it sets; None: it sets none.
-    `snapshot`: attempts run a copy of the code as it was when the job was queued. `max_running`: so many attempts of
-    the method may be in flight at once, in all pods together; None: any number. `max_fails`: once so many of its jobs
-    have failed, the method is paused; None: for no number. `pause_after`: once so many of its jobs have failed
-    alike, what these have in common is paused (see pod/breaker.py); None: never. `result` and `metrics` are the files
-    in which its script leaves them itself; None: it reports them, or has none.
+    `python` None: the interpreter that runs the dispatcher, or the one that `setup` puts first on PATH. `gpu_idle` are
+    the fields of a GpuIdle that it sets; None: it sets none. `pause_after`: see pod/breaker.py.
     """
 
     name: str
-    template: Path
-    command: str | tuple[str, ...] = ("{python}", "{script}")
-    setup: str = ""
-    python: Path | None = None
-    time_limit_s: float | None = None
-    env: Mapping[str, str] = _NOTHING
-    env_file: str | None = None
-    gpus: int | None = None
-    gpu_memory_mib: int | None = None
-    retries: int = 0
-    retry_on: tuple[str, ...] = ()
-    backoff_s: float = 30.0
-    on_lost: str = "requeue"
-    on_preempted: str = "requeue"
-    resources: Mapping[str, Any] = _NOTHING
-    container: Container | None = None
-    slurm: SlurmOptions | None = None
-    pbs: PbsOptions | None = None
-    queue_limit_s: float | None = None
-    pack: int = 1
-    on_move: str = "stay"
-    stall_after_s: float | None = None
-    gpu_idle: Mapping[str, Any] | None = None
+    template: Annotated[
+        _Path, Key("the training script ([templates](templates.md))", default="`templates/train_<method>.py`")
+    ]
+    command: Annotated[
+        Command,
+        Key("what runs, a line or a list; `{script}`, `{python}`, `{attempt_dir}` and any `{key}` of the entry become "
+            "one argument each; `{key?--flag}` is [optional](templates.md#the-command)", default="`{python} {script}`"),
+    ] = ("{python}", "{script}")  # fmt: skip
+    python: Annotated[
+        _Path | None,
+        Key("an interpreter, or the directory of a virtual or conda environment, which is "
+            "[activated](templates.md#the-environment)",
+            default="the `python` that `setup` puts first on PATH, else the dispatcher's"),
+    ] = None  # fmt: skip
+    setup: Annotated[Text, Key("lines of bash before the command, in the same shell", default="none")] = ""
+    env: Annotated[
+        Mapping[str, str],
+        Value(devices.parse_env, ENV),
+        Key("environment variables; those of the entry come first", default="none"),
+    ] = NOTHING
+    retries: Count = 0
+    retry_on: RetryOn = ()
     snapshot: bool = False
-    max_running: int | None = None
-    max_fails: int | None = None
-    pause_after: int | None = 5
-    result: outputs.ResultFile | None = None
-    metrics: outputs.MetricsTable | None = None
+    backoff_s: Annotated[
+        Duration,
+        Key("the pause before the first retry; it doubles with each further one, until an attempt makes progress"),
+    ] = 30.0
+    on_lost: Annotated[
+        Literal["requeue", "fail"],
+        Key("what happens after an attempt was lost: `requeue`, or `fail` as any other"),
+    ] = "requeue"
+    on_preempted: Annotated[Literal["requeue", "fail"], Key("the same after an attempt was preempted")] = "requeue"
+    on_move: Annotated[
+        Literal["stay", "restart"],
+        Key("a job whose checkpoint the next outlet cannot see: `stay` waits for one that can, `restart` starts anew"),
+    ] = "stay"
+    stall_after_s: Annotated[
+        Duration | None, Key("`stall_after` for jobs of this method", default="the workspace's")
+    ] = None
+    gpu_idle: Annotated[
+        _GpuIdle | None,
+        Key("`gpu_idle` for jobs of this method; a key that is missing is the workspace's", default="the workspace's"),
+    ] = None
+    max_running: Annotated[
+        MaxRunning | None,
+        Key("how many attempts of the method may be in flight at once, in all pods together ([limits](limits.md))",
+            default="any number"),
+    ] = None  # fmt: skip
+    max_fails: Annotated[
+        _MaxFails | None,
+        Key("once so many of its jobs have failed, the method is paused ([limits](limits.md#max_fails))",
+            default="any number"),
+    ] = None  # fmt: skip
+    pause_after: Annotated[
+        _PauseAfter,
+        Key("once so many of its jobs have failed alike, what they have in common is [paused](pods.md#failures): 2 to "
+            "200, or `false` for never"),
+    ] = 5  # fmt: skip
+    pack: Annotated[Positive, Key("up to so many jobs in one submission to a scheduler, one after the other")] = 1
+    result: Annotated[
+        outputs.ResultFile | None,
+        Key("the file in which the script leaves its result ([scripts as they are](templates.md#scripts-as-they-are)): "
+            "`out/summary.json`, or `{path: out/log.csv, values: [val_loss]}`",
+            default="what it [reports](templates.md#progress-metrics-and-results)"),
+    ] = None  # fmt: skip
+    metrics: Annotated[
+        outputs.MetricsTable | None,
+        Key("the file in which it logs metrics per step: `out/log.csv`, or `{path: out/log.jsonl, step: epoch}`",
+            default="`metrics.jsonl`, if it writes one"),
+    ] = None  # fmt: skip
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a workspace. `max_requeues`: how often a job is requeued automatically.
+    """The settings of a workspace, and the keys of dispatcher.yaml; those of hosts are in hosts.types.Hosts.
 
-    `hosts` are those of dispatcher.yaml and of the file that was given with --hosts.
-    `code` is what hosts run that do not see the workspace; the others run what is there.
-    `stall_after_s`: a running job that has reported no progress for so long has stalled; None: see run_state/stalls.py.
+    `hosts` are those of dispatcher.yaml and of the file that was given with --hosts. `stall_after_s` None: see
+    run_state/stalls.py.
     """
 
-    layout: Layout
-    matrix: Path
-    lock: str = "auto"
-    # The file that a lab's own script locks while it changes the status file.
-    script_lock: Path | None = None
-    methods: Mapping[str, Method] = _NOTHING
-    poll_interval_s: float = 30.0
-    heartbeat_s: float = 2.0
-    lost_after_s: float = 600.0
+    matrix: Annotated[
+        _Path, Key("the manifest; `--matrix FILE` of a pod comes before it", default="`matrix/matrix.json`")
+    ]
+    layout: Annotated[
+        Layout,
+        Value(values.parse_text, TEXT),
+        Key("the [status file](status-file.md)", name="status_file", default="`run_state/matrix_status.json`"),
+    ]
+    script_lock: Annotated[
+        _Path | None,
+        Key("the file that a script of your own locks while it changes the status file "
+            "([moving in](moving-in.md#side-by-side))"),
+    ] = None  # fmt: skip
+    lock: Annotated[
+        Literal["auto", "flock", "lockf", "hardlink"],
+        Key("`flock`, `lockf`, `hardlink`, or `auto`: the one that is in use here; for a new workspace the first that "
+            "works"),
+    ] = "auto"  # fmt: skip
+    poll_interval_s: Annotated[
+        Duration, Key("maximum delay until a change by another host is noticed; local changes are noticed at once")
+    ] = 30.0
+    heartbeat_s: Annotated[
+        Duration,
+        Key("how often a pod renews its file in `run_state/pods/`; a pod that has not for 60 s, or 10 heartbeats if "
+            "that is longer, [shows no sign of life](pods.md#when-things-die)"),
+    ] = 2.0  # fmt: skip
+    lost_after_s: Annotated[
+        Duration, Key("how long a silent host keeps its jobs where locks cannot tell; at least five heartbeats")
+    ] = 600.0
     # Longer than the minute that a job has by default for a last checkpoint.
-    kill_grace_s: float = 75.0
-    max_requeues: int = 20
+    kill_grace_s: Annotated[Duration, Key("from TERM to KILL; a trainer takes up to 60 s to save")] = 75.0
+    max_requeues: Annotated[Count, Key("automatic requeues of a preempted or lost job that makes no progress")] = 20
+    stall_after_s: Annotated[
+        Duration | None,
+        Key("a running job that has reported no progress for so long is marked in `status`",
+            default="3 times the longest gap between two reports that its method has shown, at least 5 min"),
+    ] = None  # fmt: skip
+    gpu_idle: Annotated[
+        _GpuIdle,
+        Key("when a running job counts as leaving its [GPUs idle](pods.md#idle-gpus) (`after`), and whether it is "
+            "stopped then (`stop`); `false`: not checked", default="`{after: 30m, stop: false}`"),
+    ] = NOTHING  # fmt: skip
+    code: Annotated[
+        CodeMode,
+        Key("what hosts run that do not see the workspace: `ship` (HEAD), `dirty` (the tracked files as they are), "
+            "`none` ([code](outlets/code.md))"),
+    ] = CodeMode.SHIP  # fmt: skip
+    provenance: Annotated[bool, Key("whether each attempt records [what it ran from](provenance.md)")] = True
+    provenance_env: Annotated[
+        _Variables,
+        Key("the variables that are recorded with it: names, or beginnings with a `*`",
+            default="those of CUDA, XLA, JAX, NCCL, cuBLAS and of the number of threads "
+            "(`dispatcher/base/variables.py`)"),
+    ] = RECORDED_VARIABLES  # fmt: skip
+    notify: Annotated[
+        Annotated[Notify, read_later(_notify_schema)] | None,
+        Key("[who is told](notify.md) when jobs fail, a pod dies or everything is done, by mail, chat or a command",
+            default="nobody"),
+    ] = None  # fmt: skip
+    limits: Annotated[
+        tuple[RunningLimit, ...],
+        Key("how many attempts of which jobs may be in flight at once, in all pods together ([limits](limits.md))"),
+    ] = ()
+    methods: Annotated[Mapping[str, Method], read_later(_methods_schema), Key("settings of [methods](#methods)")] = (
+        NOTHING
+    )
     hosts: Hosts = Hosts()
-    code: CodeMode = CodeMode.SHIP
-    stall_after_s: float | None = None
-    gpu_idle: Mapping[str, Any] = _NOTHING
-    # Whether it is recorded what attempts run from, and the variables of their environment that belong to that.
-    provenance: bool = True
-    provenance_env: tuple[str, ...] = RECORDED_VARIABLES
-    # Who is told what; None: nobody.
-    notify: Notify | None = None
-    limits: tuple[RunningLimit, ...] = ()
     # The file of --hosts.
     hosts_file: Path | None = None
     # Why it is not known for certain where the run state is and how it is locked: nothing may be changed there.
@@ -186,116 +341,8 @@ def _default_method(layout: Layout, name: str) -> Method:
     return Method(name=name, template=layout.training_template(name))
 
 
-def _parse_lock(value: object) -> str:
-    if value not in LOCK_KINDS:
-        raise BadValueError(f"expected one of {', '.join(LOCK_KINDS)}")
-    return str(value)
-
-
-def _parse_positive(value: object) -> int:
-    if type(value) is not int or value < 1:
-        raise BadValueError("expected a whole number, 1 or more")
-    return value
-
-
-def _parse_max_fails(value: object) -> int:
-    if type(value) is not int or not 1 <= value <= _MOST_FAILS:
-        raise BadValueError(f"expected a whole number from 1 to {_MOST_FAILS}")
-    return value
-
-
-def _parse_pause_after(value: object) -> int | None:
-    """How many jobs; None for `false`. One alone has nothing in common with others."""
-    if value is False:
-        return None
-    if type(value) is not int or not 2 <= value <= _MOST_PAUSE_AFTER:
-        raise BadValueError(
-            f"expected false, or a whole number from 2 to {_MOST_PAUSE_AFTER}; max_fails: 1 pauses after any failure"
-        )
-    return value
-
-
-def _parse_code(value: object) -> CodeMode:
-    try:
-        return CodeMode(str(value))
-    except ValueError:
-        raise BadValueError(f"expected one of {', '.join(CodeMode)}") from None
-
-
-def _parse_switch(value: object) -> bool:
-    if type(value) is not bool:
-        raise BadValueError("expected true or false")
-    return value
-
-
-def _parse_variables(value: object) -> tuple[str, ...]:
-    names = value.split() if isinstance(value, str) else value
-    if not isinstance(names, list):
-        raise BadValueError("expected names of environment variables such as [XLA_FLAGS, NCCL_*]")
-    for name in names:
-        if not (isinstance(name, str) and _VARIABLES.fullmatch(name)):
-            raise BadValueError(f"{shown(name)} is not the name of a variable, nor its beginning with a *")
-        if looks_secret(name):
-            raise BadValueError(f"{name} looks like a secret, which is never recorded: remove it")
-    return tuple(names)
-
-
-_Fields = Mapping[str, tuple[str, values.Reader]]
-
-_SETTINGS: Final[_Fields] = {
-    "matrix": ("matrix", values.parse_text),
-    "status_file": ("status_file", values.parse_text),
-    "script_lock": ("script_lock", values.parse_text),
-    "lock": ("lock", _parse_lock),
-    "poll_interval": ("poll_interval_s", values.parse_duration),
-    "heartbeat": ("heartbeat_s", values.parse_duration),
-    "lost_after": ("lost_after_s", values.parse_duration),
-    "kill_grace": ("kill_grace_s", values.parse_duration),
-    "max_requeues": ("max_requeues", values.parse_count),
-    "stall_after": ("stall_after_s", values.parse_duration),
-    "gpu_idle": ("gpu_idle", values.parse_gpu_idle),
-    "code": ("code", _parse_code),
-    "provenance": ("provenance", _parse_switch),
-    "provenance_env": ("provenance_env", _parse_variables),
-    "limits": ("limits", parse_limits),
-}
-_METHOD_KEYS: Final[_Fields] = {
-    "template": ("template", values.parse_text),
-    "command": ("command", values.parse_command),
-    "setup": ("setup", values.parse_text),
-    "python": ("python", values.parse_text),
-    "time_limit": ("time_limit_s", values.parse_duration),
-    "env": ("env", devices.parse_env),
-    "env_file": ("env_file", values.parse_private_path),
-    "gpus": ("gpus", values.parse_count),
-    "gpu_memory": ("gpu_memory_mib", values.parse_memory),
-    "retries": ("retries", values.parse_count),
-    "retry_on": ("retry_on", values.parse_retry_on),
-    "backoff": ("backoff_s", values.parse_duration),
-    "on_lost": ("on_lost", values.parse_on_end),
-    "on_preempted": ("on_preempted", values.parse_on_end),
-    "resources": ("resources", values.parse_resources),
-    "container": ("container", parse_container),
-    "slurm": ("slurm", parse_slurm),
-    "pbs": ("pbs", parse_pbs),
-    "queue_limit": ("queue_limit_s", values.parse_duration),
-    "pack": ("pack", _parse_positive),
-    "on_move": ("on_move", values.parse_on_move),
-    "stall_after": ("stall_after_s", values.parse_duration),
-    "gpu_idle": ("gpu_idle", values.parse_gpu_idle),
-    "snapshot": ("snapshot", values.parse_flag),
-    "max_running": ("max_running", parse_max_running),
-    "max_fails": ("max_fails", _parse_max_fails),
-    "pause_after": ("pause_after", _parse_pause_after),
-    "result": ("result", outputs.parse_result),
-    "metrics": ("metrics", outputs.parse_metrics),
-}
-# Hosts and clusters: dispatcher/hosts/read.py reads them, and is loaded when there are any.
-_HOSTS_KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")
-# Read by dispatcher/notify_config.py.
-_NOTIFY: Final = "notify"
 # What has nothing to do with the run state. A fault elsewhere may be the misspelt name of the status file.
-_APART: Final = ("methods", "limits", _NOTIFY, *_HOSTS_KEYS)
+_APART: Final = ("methods", "limits", "notify")
 
 
 def load_config(layout: Layout, hosts_file: Path | None = None) -> Config:
@@ -336,14 +383,14 @@ def _read_config(layout: Layout, hosts_file: Path | None, tell: Callable[[str], 
         raise ConfigError("\n".join(texts))
     if texts and tell is not None:
         tell("\n".join(texts))
-    doubts = [fault for fault in faults if not fault.startswith(_APART)]
+    doubts = [fault for fault in faults if not fault.startswith((*_APART, *reading.fields(Hosts)))]
     return msgspec.structs.replace(config, doubtful=str(ConfigError.of(layout.config_file, doubts)) if doubts else "")
 
 
 def _hosts(
     document: Mapping[Any, Any], faults: list[str], hosts_file: Path | None, others: list[str], poll_interval_s: float
 ) -> Hosts:
-    if hosts_file is None and not any(key in document for key in _HOSTS_KEYS):
+    if hosts_file is None and reading.fields(Hosts).keys().isdisjoint(document):
         return Hosts()
     from dispatcher.hosts.read import Source, read_hosts
 
@@ -358,13 +405,15 @@ def _hosts(
 
 def _read_settings(layout: Layout, document: Mapping[Any, Any]) -> tuple[Config, list[str]]:
     """The settings but for the hosts, and the faults in them."""
-    faults: list[str] = []
-    fields = _read(document, _SETTINGS, "", [*_SETTINGS, "methods", _NOTIFY, *_HOSTS_KEYS], faults)
+    fields, found = reading.parse(Config, document, also=tuple(reading.fields(Hosts)))
+    faults = [fault.line() for fault in found]
     fields["matrix"] = layout.root / fields["matrix"] if "matrix" in fields else layout.default_matrix
-    layout = _with_status_file(layout, fields.pop("status_file", None), fields["matrix"], faults)
+    layout = _with_status_file(layout, fields.get("layout"), fields["matrix"], faults)
+    fields["layout"] = layout
     fields["script_lock"] = _script_lock(layout, fields.get("script_lock"), faults)
-    fields["notify"] = _notify(document.get(_NOTIFY), faults)
-    config = Config(layout=layout, methods=_methods(layout, document.get("methods"), faults), **fields)
+    fields["notify"] = _notify(fields.get("notify"), faults)
+    fields["methods"] = _methods(layout, fields.get("methods"), faults)
+    config = Config(**fields)
     if config.lost_after_s < 5 * config.heartbeat_s:
         faults.append(
             f"lost_after ({config.lost_after_s:g} s): expected at least five heartbeats of {config.heartbeat_s:g} s, "
@@ -381,14 +430,8 @@ def _notify(value: object, faults: list[str]) -> Notify | None:
     try:
         return parse_notify(value)
     except BadValueError as error:
-        faults += _faults(error, value, _NOTIFY)
+        faults += lines_of(error, value, "notify")
         return None
-
-
-def _faults(error: BadValueError, value: object, place: str) -> list[str]:
-    from dispatcher.hosts.fields import faults_of
-
-    return [fault.line() for fault in faults_of(error, value, place)]
 
 
 def _with_status_file(layout: Layout, name: str | None, matrix: Path, faults: list[str]) -> Layout:
@@ -480,29 +523,12 @@ def _methods(layout: Layout, document: object, faults: list[str]) -> dict[str, M
 
 
 def _method(layout: Layout, name: str, document: Mapping[Any, Any], faults: list[str]) -> Method:
-    fields = _read(document, _METHOD_KEYS, f"methods.{name}.", _METHOD_KEYS, faults)
-    template = fields.pop("template", None)
-    path = layout.root / template if template else layout.training_template(name)
+    fields, found = reading.parse(Method, document, f"methods.{name}")
+    faults += [fault.line() for fault in found]
+    path = layout.root / fields["template"] if "template" in fields else layout.training_template(name)
     if "python" in fields:
         fields["python"] = layout.root / os.path.expanduser(fields["python"])
-    return Method(name=name, template=path, **fields)
-
-
-def _read(
-    document: Mapping[Any, Any], known: _Fields, place: str, words: Iterable[str], faults: list[str]
-) -> dict[str, Any]:
-    """The fields that `document` sets; a key without a value counts as unset."""
-    fields: dict[str, Any] = {}
-    for key, value in document.items():
-        if key not in words:
-            faults.append(f"{place}{key}: unknown key{nearest(str(key), words)}")
-        elif key in known and value is not None:
-            field, read = known[key]
-            try:
-                fields[field] = read(value)
-            except BadValueError as error:
-                faults += _faults(error, value, f"{place}{key}")
-    return fields
+    return Method(**{**fields, "name": name, "template": path})
 
 
 @functools.cache

@@ -8,54 +8,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
 from dispatcher.base import values
+from dispatcher.base.schema import json_schema, reading
+from dispatcher.base.schema.faults import PartFault, PartsError, read_all
+from dispatcher.base.schema.kinds import TEXT, Duration, PrivatePath, number, one_or_many, read_later
+from dispatcher.base.schema.types import Key, Value
 from dispatcher.base.values import BadValueError, Reader, shown
 from dispatcher.errors import nearest
-from dispatcher.hosts.fields import PartFault, PartsError, read_all, read_struct
 from dispatcher.topics import Topic
 
-
-class Smtp(msgspec.Struct, frozen=True, kw_only=True, tag="smtp"):
-    """A mail server. `tls`: `none`, `starttls`, or `tls` from the first byte."""
-
-    host: str
-    sender: str
-    to: tuple[str, ...]
-    port: int
-    tls: str
-    user: str | None = None
-    password_file: str | None = None
-    ca_file: str | None = None
-
-
-class Webhook(msgspec.Struct, frozen=True, kw_only=True, tag="webhook"):
-    """An address that takes a POST of JSON. `form`: all that is known, or what Slack or Discord expect."""
-
-    url: str | None = None
-    url_file: str | None = None
-    headers: Mapping[str, str] = {}
-    headers_file: str | None = None
-    form: str = "json"
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
-    """A program; `form` is what it gets on stdin: `json` or `text`."""
-
-    argv: tuple[str, ...]
-    form: str = "json"
-
-
-class Apprise(msgspec.Struct, frozen=True, kw_only=True, tag="apprise"):
-    """Any service that Apprise knows; its address is in a file."""
-
-    url_file: str
-
-
-Channel: TypeAlias = Smtp | Webhook | Command | Apprise
+_QUIET: Final = r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)"
+_ADDRESS: Final = r"[^\s@<>,;:\"\\()\[\]\x00-\x1f\x7f]+@[^\s@<>,;:\"\\()\[\]\x00-\x1f\x7f]+"
+_HEADER: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_PORTS: Final = {"none": 25, "starttls": 587, "tls": 465}
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Quiet(msgspec.Struct, frozen=True):
@@ -65,81 +35,8 @@ class Quiet(msgspec.Struct, frozen=True):
     end: int
 
 
-class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to tell somebody. `after_s`: what happens until then is told together. `limit_s`: for one sending."""
-
-    name: str
-    channel: Channel
-    topics: tuple[Topic, ...] = tuple(Topic)
-    after_s: float = 60.0
-    per_hour: int = 6
-    quiet: Quiet | None = None
-    limit_s: float = 30.0
-
-
-class Notify(msgspec.Struct, frozen=True, kw_only=True):
-    """All targets. `zone`: in which `quiet` is meant; None: that of the host.
-
-    `nothing_running_after_s`: for how long nothing must have run although jobs wait.
-    """
-
-    targets: Mapping[str, Target] = {}
-    zone: str | None = None
-    nothing_running_after_s: float = 600.0
-
-
-_QUIET: Final = re.compile(r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)", re.ASCII)
-_ADDRESS: Final = re.compile(r"[^\s@<>,;:\"\\()\[\]\x00-\x1f\x7f]+@[^\s@<>,;:\"\\()\[\]\x00-\x1f\x7f]+")
-_HEADER: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_PORTS: Final = {"none": 25, "starttls": 587, "tls": 465}
-_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-
-
-def parse_notify(value: object) -> Notify:
-    """`notify:` of dispatcher.yaml. Raises PartsError with all faults."""
-    readers = {**_LIMITS, "timezone": _zone, "nothing_running_after": values.parse_duration, "targets": _mapping}
-    given = read_struct(value, readers, ["targets"], "keys such as targets, quiet and per_hour")
-    common = {_LIMIT_FIELDS[key]: given[key] for key in given.keys() & _LIMITS.keys()}
-    parts = ((f".targets.{name}", keys, _target(name, common)) for name, keys in given["targets"].items())
-    targets = {target.name: target for target in read_all(parts)}
-    fields = {field: given[key] for key, field in _FIELDS.items() if key in given}
-    return Notify(targets=targets, **fields)
-
-
-def _mapping(value: object) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping) or not value:
-        raise BadValueError("expected names of targets, each with one of command, smtp, webhook, apprise")
-    return value
-
-
-def _target(name: object, common: Mapping[str, Any]) -> Reader:
-    def read(value: object) -> Target:
-        if not values.is_name(name):
-            raise BadValueError("the name cannot be used; only letters, digits, '.', '_', '-', and a number in quotes")
-        readers = {**_LIMITS, **_CHANNELS, "events": _topics}
-        given = read_struct(value, readers, [], f"one of {', '.join(_CHANNELS)}, and keys such as events")
-        ways = [key for key in _CHANNELS if key in given]
-        if len(ways) != 1:
-            raise BadValueError(f"expected one of {', '.join(_CHANNELS)}" + (f", not {len(ways)}" if ways else ""))
-        fields = {**common, **{field: given[key] for key, field in _LIMIT_FIELDS.items() if key in given}}
-        if "events" in given:
-            fields["topics"] = given["events"]
-        return Target(name=str(name), channel=given[ways[0]], **fields)
-
-    return read
-
-
-def _topics(value: object) -> tuple[Topic, ...]:
-    words = values.parse_words(value)
-    known = [topic.value for topic in Topic]
-    for word in words:
-        if word not in known:
-            raise BadValueError(f"{shown(word)} is no event that can be told{nearest(word, known)}")
-    return tuple(Topic(word) for word in words)
-
-
 def _quiet(value: object) -> Quiet:
-    found = _QUIET.fullmatch(value.strip()) if isinstance(value, str) else None
+    found = re.fullmatch(_QUIET, value.strip(), re.ASCII) if isinstance(value, str) else None
     hours = [] if found is None else [int(part) for part in found.groups()]
     # 24:00 is the end of the day.
     if not hours or max(hours[1], hours[3]) > 59 or max(hours[0] * 60 + hours[1], hours[2] * 60 + hours[3]) > 1440:
@@ -182,62 +79,13 @@ def _words(value: object) -> tuple[str, ...]:
     return tuple(values.parse_command(value))
 
 
-def _command(value: object) -> Command:
-    """A list of arguments, or `{argv: [...], input: text}`."""
-    if not isinstance(value, Mapping):
-        return Command(argv=_words(value))
-    readers = {"argv": _words, "input": _one_of("json", "text")}
-    given = read_struct(value, readers, ["argv"], "a list of arguments")
-    return Command(argv=given["argv"], form=given.get("input", "json"))
-
-
-def _smtp(value: object) -> Smtp:
-    readers: dict[str, Reader] = {
-        "host": _word,
-        "port": _port,
-        "from": _address,
-        "to": _addresses,
-        "tls": _one_of(*_PORTS),
-        "user": _line,
-        "password_file": _private,
-        "ca_file": values.parse_private_path,
-    }
-    given = read_struct(value, readers, ["host", "from", "to"], "keys such as host, from and to")
-    user, password = given.get("user"), given.get("password_file")
-    if (user is None) != (password is None):
-        raise BadValueError("user and password_file belong together: give both or none")
-    tls = given.get("tls", "none" if given.get("port", 25) == 25 else "starttls")
-    if user is not None and tls == "none" and given["host"] not in _LOOPBACK:
-        raise BadValueError("the password would cross the network unencrypted: add tls: starttls, or tls: tls")
-    return Smtp(
-        host=given["host"],
-        sender=given["from"],
-        to=given["to"],
-        port=given.get("port", _PORTS[tls]),
-        tls=tls,
-        user=user,
-        password_file=password,
-        ca_file=given.get("ca_file"),
-    )
-
-
-def _webhook(value: object) -> Webhook:
-    readers: dict[str, Reader] = {
-        "url": _hidden(_url),
-        "url_file": _private,
-        "headers": _hidden(_headers),
-        "headers_file": _private,
-        "format": _one_of("json", "slack", "discord"),
-    }
-    given = read_struct(value, readers, [], "url or url_file")
-    if ("url" in given) == ("url_file" in given):
-        raise BadValueError("expected one of url and url_file")
-    return Webhook(form=given.pop("format", "json"), **given)
-
-
-def _apprise(value: object) -> Apprise:
-    given = read_struct(value, {"url_file": _private}, ["url_file"], "url_file")
-    return Apprise(url_file=given["url_file"])
+def _topics(value: object) -> tuple[Topic, ...]:
+    words = values.parse_words(value)
+    known = [topic.value for topic in Topic]
+    for word in words:
+        if word not in known:
+            raise BadValueError(f"{shown(word)} is no event that can be told{nearest(word, known)}")
+    return tuple(Topic(word) for word in words)
 
 
 def _private(value: object) -> str:
@@ -268,7 +116,7 @@ def _port(value: object) -> int:
 
 
 def _address(value: object) -> str:
-    if not isinstance(value, str) or not _ADDRESS.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(_ADDRESS, value):
         raise BadValueError("expected an address such as lab@example.org")
     return value
 
@@ -303,7 +151,7 @@ def _headers(value: object) -> Mapping[str, str]:
     if not isinstance(value, Mapping):
         raise BadValueError("expected names and values of headers")
     for name, text in value.items():
-        if not isinstance(name, str) or not _HEADER.fullmatch(name):
+        if not isinstance(name, str) or not re.fullmatch(_HEADER, name):
             raise BadValueError(f"{shown(name)} is not the name of a header")
         if name.lower() in ("authorization", "cookie", "proxy-authorization"):
             raise BadValueError(f"{name} is a secret: write `{name}: ...` into a file and name it with headers_file")
@@ -316,44 +164,206 @@ def header_of(line: str) -> tuple[str, str] | None:
     """The header in a line `Name: value`; None when there is none."""
     name, colon, text = line.partition(":")
     text = text.strip()
-    is_header = colon and _HEADER.fullmatch(name.strip()) and text.isascii() and text.isprintable()
+    is_header = colon and re.fullmatch(_HEADER, name.strip()) and text.isascii() and text.isprintable()
     return (name.strip(), text) if is_header else None
 
 
-def _hidden(read: Reader) -> Reader:
-    """A reader whose faults do not show the value: it may be a secret."""
+_Zone: TypeAlias = Annotated[str, Value(_zone, TEXT)]
+_PerHour: TypeAlias = Annotated[int, number(1, 100, _per_hour)]
+_Quiet: TypeAlias = Annotated[Quiet, Value(_quiet, {"type": "string", "pattern": f"^\\s*{_QUIET}\\s*$"})]
+_Limit: TypeAlias = Annotated[float, Value(_limit, json_schema.of_type(Duration))]
+_Topics: TypeAlias = Annotated[
+    tuple[Topic, ...], Value(_topics, one_or_many({"enum": [topic.value for topic in Topic]}, 1))
+]
+_Private: TypeAlias = Annotated[str, Value(_private, {"type": "string", "pattern": "^(/|~/)"})]
+_HostName: TypeAlias = Annotated[str, Value(_word, {"type": "string", "pattern": r"^[^\s/]+$"})]
+_Line: TypeAlias = Annotated[str, Value(_line, TEXT)]
+_Port: TypeAlias = Annotated[int, number(1, 65535, _port)]
+_Address: TypeAlias = Annotated[str, Value(_address, {"type": "string", "pattern": "@"})]
+_Addresses: TypeAlias = Annotated[
+    tuple[str, ...], Value(_addresses, one_or_many({"type": "string", "pattern": "@"}, 1))
+]
+_Url: TypeAlias = Annotated[str, Value(_url, {"type": "string", "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://"})]
+_Headers: TypeAlias = Annotated[
+    Mapping[str, str], Value(_headers, {"type": "object", "additionalProperties": {"type": "string"}})
+]
+_Arguments: TypeAlias = Annotated[
+    tuple[str, ...], Value(_words, {"type": "array", "items": {"type": "string"}, "minItems": 1})
+]
 
-    def read_hidden(value: object) -> Any:
-        try:
-            return read(value)
-        except PartsError:
-            raise
-        except BadValueError as error:
-            raise PartsError([PartFault("", None, str(error), is_missing=True)]) from None
 
-    return read_hidden
+class Smtp(msgspec.Struct, frozen=True, kw_only=True, tag="smtp"):
+    """A mail server. `port` 0 and `tls` '' become what the other one says."""
+
+    EXAMPLE: ClassVar[str] = "host, from and to"
+
+    host: Annotated[_HostName, Key("the mail server")]
+    sender: Annotated[_Address, Key("the sender's address", name="from")]
+    to: Annotated[_Addresses, Key("addresses of those who are told")]
+    port: Annotated[_Port, Key("its port", default="25 without TLS, 587 with STARTTLS, 465 with TLS")] = 0
+    tls: Annotated[
+        Literal["none", "starttls", "tls"],
+        Key("`none`, `starttls`, or `tls` from the first byte", default="`none` on port 25, else `starttls`"),
+    ] = ""  # type: ignore[assignment] # until __post_init__ has set it
+    user: Annotated[_Line | None, Key("the user who logs in, with `password_file`")] = None
+    password_file: Annotated[_Private | None, Key("a file with the password, that only you can read")] = None
+    ca_file: Annotated[PrivatePath | None, Key("certificates", default="those that the host trusts")] = None
+
+    def __post_init__(self) -> None:
+        if (self.user is None) != (self.password_file is None):
+            raise BadValueError("user and password_file belong together: give both or none")
+        if not self.tls:
+            msgspec.structs.force_setattr(self, "tls", "none" if self.port in (0, 25) else "starttls")
+        if not self.port:
+            msgspec.structs.force_setattr(self, "port", _PORTS[self.tls])
+        if self.user is not None and self.tls == "none" and self.host not in _LOOPBACK:
+            raise BadValueError("the password would cross the network unencrypted: add tls: starttls, or tls: tls")
 
 
-def _one_of(*words: str) -> Reader:
-    def read(value: object) -> str:
-        if value not in words:
-            raise BadValueError(f"expected one of {', '.join(words)}")
-        return str(value)
+class Webhook(msgspec.Struct, frozen=True, kw_only=True, tag="webhook"):
+    """An address that takes a POST of JSON."""
+
+    EXAMPLE: ClassVar[str] = "url or url_file"
+
+    url: Annotated[_Url | None, Key("the address, if it is no secret", is_secret=True)] = None
+    url_file: Annotated[_Private | None, Key("a file with the address, that only you can read")] = None
+    headers: Annotated[_Headers, Key("headers, if they are no secrets", is_secret=True)] = {}
+    headers_file: Annotated[_Private | None, Key("a file with lines `Name: value`, that only you can read")] = None
+    form: Annotated[
+        Literal["json", "slack", "discord"],
+        Key("`json`: all that is known, or what `slack` or `discord` expect", name="format"),
+    ] = "json"
+
+    def __post_init__(self) -> None:
+        if (self.url is None) == (self.url_file is None):
+            raise BadValueError("expected one of url and url_file")
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag="command"):
+    """A program that gets the notice on stdin."""
+
+    EXAMPLE: ClassVar[str] = "{argv: [tee, -a, notices.txt], input: text}"
+
+    argv: Annotated[_Arguments, Key("the program and its arguments; no shell runs it", is_short=True)]
+    form: Annotated[Literal["json", "text"], Key("what it gets on stdin", name="input")] = "json"
+
+
+class Apprise(msgspec.Struct, frozen=True, kw_only=True, tag="apprise"):
+    """Any service that Apprise knows; its address is in a file."""
+
+    url_file: Annotated[_Private, Key("a file with one address as Apprise knows them, that only you can read")]
+
+
+Channel: TypeAlias = Smtp | Webhook | Command | Apprise
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """When notices are sent: of one target, or of all that do not say so themselves."""
+
+    after_s: Annotated[
+        Duration, Key("how long to wait for more after something has happened, so that it is told together")
+    ] = 60.0
+    per_hour: Annotated[
+        _PerHour, Key("notices to a target in any hour, further tries of one that failed included; 1 to 100")
+    ] = 6
+    quiet: Annotated[
+        _Quiet | None, Key("a time of day when nobody is told, `22:00-07:00`; it may go past midnight")
+    ] = None
+    limit_s: Annotated[
+        _Limit, Key("for one sending, 1s to 10m: then the process that sends is killed", name="timeout")
+    ] = 30.0
+
+
+class Target(Timing, frozen=True, kw_only=True):
+    """One way to tell somebody: one of `command`, `smtp`, `webhook` and `apprise`."""
+
+    name: str
+    topics: Annotated[_Topics, Key("[what](#events) this target is told", name="events", default="all")] = tuple(Topic)
+    command: Annotated[
+        Command | None,
+        Key("arguments of a program (no shell runs it), which gets the notice on stdin as JSON; or `{argv: [...], "
+            "input: text}`. Exit status 0 says that it was delivered; the last line of its stderr is recorded "
+            "otherwise", is_secret=True),
+    ] = None  # fmt: skip
+    smtp: Annotated[
+        Smtp | None,
+        Key("a mail server: `host`, `from`, `to`, `port`, `tls` (`none`, `starttls`, `tls`), `user` with "
+            "`password_file`, `ca_file`. Port 25 is without TLS; with another port, STARTTLS. `tls: starttls` alone is "
+            "port 587, `tls: tls` 465", is_secret=True),
+    ] = None  # fmt: skip
+    webhook: Annotated[
+        Webhook | None,
+        Key("a POST of JSON: `url` or `url_file`, `headers`, `headers_file` (lines `Name: value`), `format` (`json`: "
+            "everything, `slack`, `discord`)", is_secret=True),
+    ] = None  # fmt: skip
+    apprise: Annotated[
+        Apprise | None,
+        Key("`url_file`: one address as Apprise knows them; `pip install 'dispatcher[notify]'`", is_secret=True),
+    ] = None  # fmt: skip
+
+    def __post_init__(self) -> None:
+        given = len(self._channels)
+        if given != 1:
+            why = f"expected one of {', '.join(_CHANNELS)}" + (f", not {given}" if given else "")
+            raise PartsError([PartFault("", None, why, is_hidden=True)])
+
+    @property
+    def _channels(self) -> list[Channel]:
+        return [one for one in (self.command, self.smtp, self.webhook, self.apprise) if one is not None]
+
+    @property
+    def channel(self) -> Channel:
+        return self._channels[0]
+
+
+_CHANNELS: Final = ("command", "smtp", "webhook", "apprise")
+_TARGETS_EXPECTED: Final = f"expected names of targets, each with one of {', '.join(_CHANNELS)}"
+
+
+def _targets_schema() -> Mapping[str, Any]:
+    return {"type": "object", "minProperties": 1, "additionalProperties": json_schema.of_struct(Target)}
+
+
+class Notify(Timing, frozen=True, kw_only=True):
+    """All targets. `zone`: in which `quiet` is meant; None: that of the host."""
+
+    EXAMPLE: ClassVar[str] = "targets, quiet and per_hour"
+
+    targets: Annotated[
+        Mapping[str, Target], read_later(_targets_schema), Key("names of [targets](#targets), each with its keys")
+    ]
+    zone: Annotated[
+        _Zone | None,
+        Key("in which `quiet` is meant, and times in notices are written: containers often have UTC", name="timezone",
+            default="that of the pod's host"),
+    ] = None  # fmt: skip
+    nothing_running_after_s: Annotated[
+        Duration, Key("how long nothing must have run, although jobs wait, until that is told")
+    ] = 600.0
+
+
+def parse_notify(value: object) -> Notify:
+    """`notify:` of dispatcher.yaml. Raises PartsError with all faults."""
+    notify = reading.convert(Notify, value)
+    assert isinstance(notify, Notify)
+    described: object = notify.targets
+    if not isinstance(described, Mapping) or not described:
+        raise PartsError([PartFault(".targets", None, _TARGETS_EXPECTED, is_hidden=True)])
+    common = {field: getattr(notify, field) for field in Timing.__struct_fields__}
+    parts = ((f".targets.{name}", keys, _target(name, common)) for name, keys in described.items())
+    targets = {target.name: target for target in read_all(parts)}
+    return msgspec.structs.replace(notify, targets=targets)
+
+
+def _target(name: object, common: Mapping[str, Any]) -> Reader:
+    def read(value: object) -> Target:
+        if not values.is_name(name):
+            raise BadValueError("the name cannot be used; only letters, digits, '.', '_', '-', and a number in quotes")
+        if not isinstance(value, Mapping):
+            raise BadValueError(f"expected one of {', '.join(_CHANNELS)}, and keys such as events")
+        found, faults = reading.parse(Target, value)
+        if faults:
+            raise PartsError(faults)
+        return Target(**{**common, **found, "name": str(name)})
 
     return read
-
-
-_LIMITS: Final[Mapping[str, Reader]] = {
-    "after": values.parse_duration,
-    "per_hour": _per_hour,
-    "quiet": _quiet,
-    "timeout": _limit,
-}
-_LIMIT_FIELDS: Final = {"after": "after_s", "per_hour": "per_hour", "quiet": "quiet", "timeout": "limit_s"}
-_FIELDS: Final = {"timezone": "zone", "nothing_running_after": "nothing_running_after_s"}
-_CHANNELS: Final[Mapping[str, Reader]] = {
-    "command": _hidden(_command),
-    "smtp": _hidden(_smtp),
-    "webhook": _hidden(_webhook),
-    "apprise": _hidden(_apprise),
-}

@@ -145,7 +145,7 @@ methods:
         "methods.fft.pack = 0: expected a whole number, 1 or more",
         "methods.fft.container.image: is missing",
         'methods.fft.container.runtime = "docker": expected one of',
-        'methods.fft.resources = {"nodes": 0}: nodes is 0: expected a whole number, 1 or more',
+        "methods.fft.resources.nodes = 0: expected a whole number, 1 or more",
         "methods.a/b: the name cannot be used",
         "methods.7: the name cannot be used; quote a number",
         "methods.lora = [1]: expected keys",

@@ -14,11 +14,14 @@ from fleet import wait_until
 from pages import REASONS, Reader, alike, blocks, check_syntax, first_column
 
 from dispatcher import config, notify_config
-from dispatcher.base.values import FAILURE_REASONS, RESOURCE_WORDS
+from dispatcher.base.schema.reading import fields
+from dispatcher.base.values import FAILURE_REASONS
 from dispatcher.cli import main
 from dispatcher.hosts import read
+from dispatcher.hosts.types import Cluster, Host, Hosts
+from dispatcher.job_keys import Resources
 from dispatcher.matrix import condition, draw, sweep
-from dispatcher.matrix.entry import READERS, RESERVED
+from dispatcher.matrix.entry import KEYS, RESERVED
 from dispatcher.run_state.states import MARKABLE, REQUESTABLE, State
 from dispatcher.runtime.http_api.config import ApiConfig
 from dispatcher.runtime.places import layout
@@ -107,22 +110,22 @@ def documented(page: str, after: str) -> set[str]:
 
 
 def test_every_key_of_the_code_is_documented_and_no_other() -> None:
-    assert documented("sweeps.md", "## Keys of the file\n") == set(sweep._TOP_KEYS)
-    assert documented("sweeps.md", "## Keys of a sweep\n") == set(sweep._SWEEP_KEYS)
-    assert documented("sweeps.md", "## `random`\n") == set(sweep._RANDOM_KEYS)
-    assert documented("entries.md", "Every entry has\n") == RESERVED - READERS.keys()
-    assert documented("entries.md", "All other keys are parameters of the training script.\n") == READERS.keys()
-    assert documented("entries.md", "`resources`:\n") == set(RESOURCE_WORDS)
+    assert documented("sweeps.md", "## Keys of the file\n") == set(fields(sweep.SweepFile))
+    assert documented("sweeps.md", "## Keys of a sweep\n") == set(fields(sweep.Sweep))
+    assert documented("sweeps.md", "## `random`\n") == set(fields(sweep.Random))
+    assert documented("entries.md", "Every entry has\n") == RESERVED - KEYS.keys()
+    assert documented("entries.md", "All other keys are parameters of the training script.\n") == KEYS.keys()
+    assert documented("entries.md", "## Resources\n") == set(fields(Resources))
     assert documented("configuration.md", "## Settings\n") == {
-        *config._SETTINGS, config._NOTIFY, "methods", *config._HOSTS_KEYS
+        *fields(config.Config), *fields(Hosts)
     }  # fmt: skip
-    assert documented("configuration.md", "## Methods\n") == config._METHOD_KEYS.keys()
+    assert documented("configuration.md", "## Methods\n") == fields(config.Method).keys()
 
 
 def test_every_key_of_a_study_is_documented_and_no_other() -> None:
-    assert documented("tuning.md", "## Keys of the file\n") == set(settings._KEYS)
+    assert documented("tuning.md", "## Keys of the file\n") == set(fields(settings.Settings))
     assert documented("tuning.md", "each with its place.\n") == settings.SAMPLERS.keys()
-    assert documented("tuning.md", "once for each trial and rung.\n") == set(halving._KEYS)
+    assert documented("tuning.md", "once for each trial and rung.\n") == set(fields(halving.Halving))
 
 
 def test_every_setting_of_an_api_is_documented_and_no_other() -> None:
@@ -130,18 +133,19 @@ def test_every_setting_of_an_api_is_documented_and_no_other() -> None:
 
 
 def test_every_key_of_notify_is_documented_and_no_other() -> None:
-    limits = notify_config._LIMITS.keys()
-    assert documented("notify.md", "## Keys\n") == {*limits, *notify_config._FIELDS, "targets"}
-    assert documented("notify.md", "## Targets\n") == {*limits, *notify_config._CHANNELS, "events"}
+    assert documented("notify.md", "## Keys\n") == fields(notify_config.Notify).keys()
+    assert documented("notify.md", "## Targets\n") == fields(notify_config.Target).keys()
     assert documented("notify.md", "## Events\n") == {topic.value for topic in Topic}
 
 
 def test_every_key_of_a_host_is_on_a_page_of_the_outlets() -> None:
     pages = {page.name: page.read_text(encoding="utf-8") for page in (DOCS / "outlets").glob("*.md")}
     of_all = "\n".join(pages.values())
-    places = {"plain": pages["ssh.md"], **{kind: pages[f"{kind}.md"] for kind in read._KINDS.keys() - {"plain"}}}
-    wanted = [(key, of_all) for key in (*read._CLUSTER_KEYS, *read._HOST_KEYS)]
-    wanted += [(key, places[kind]) for kind, described in read._KINDS.items() for key in described.readers]
+    places = {"plain": pages["ssh.md"], **{kind: pages[f"{kind}.md"] for kind in read.TYPES.keys() - {"plain"}}}
+    wanted = [(key, of_all) for key in (*fields(Cluster), *fields(Host))]
+    wanted += [
+        (key, places[kind]) for kind, host in read.TYPES.items() for key in fields(host) if key not in fields(Host)
+    ]
     assert [key for key, text in wanted if not re.search(rf"(?<![\w-]){key}(?![\w-])", text)] == []
 
 

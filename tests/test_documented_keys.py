@@ -17,12 +17,14 @@ from pages import first_column
 
 from dispatcher import contract
 from dispatcher.base import variables
+from dispatcher.base.schema.reading import fields
 from dispatcher.base.yaml_text import dump, load
 from dispatcher.cli import main
 from dispatcher.config import Config, Method, load_config
 from dispatcher.errors import DispatcherError
-from dispatcher.hosts import read
-from dispatcher.matrix.entry import READERS, Entry
+from dispatcher.hosts.read import TYPES
+from dispatcher.hosts.types import Cluster
+from dispatcher.matrix.entry import KEYS, Entry
 from dispatcher.matrix.manifest import load_manifest
 from dispatcher.workspace import Layout
 
@@ -85,7 +87,7 @@ METHOD: Final[Mapping[str, Any]] = {
     "pbs": {"queue": "big"},
 }
 ENTRY: Final[Mapping[str, Any]] = {
-    **{key: METHOD[key] for key in METHOD.keys() & READERS.keys()},
+    **{key: METHOD[key] for key in METHOD.keys() & KEYS.keys()},
     "needs": ["b"],
     "priority": 3,
     "cwd": "src",
@@ -97,7 +99,7 @@ ENTRY: Final[Mapping[str, Any]] = {
 }
 
 
-OF_HOSTS: Final = {key for kind in read._KINDS.values() for key in (*read._HOST_KEYS, *kind.readers)}
+OF_HOSTS: Final = {key for host in TYPES.values() for key in fields(host)}
 
 
 def documented(page: str, after: str) -> set[str]:
@@ -161,22 +163,22 @@ def test_what_a_sentence_says_of_a_key_can_be_written(tmp_path: Path) -> None:
 
 def places(key: str, text: str) -> Iterator[dict[str, Any]]:
     """Each dispatcher.yaml in which a key has its place: of the workspace, a method, a cluster or a kind of host."""
-    if key not in {*SETTINGS, *METHOD, *read._CLUSTER_KEYS, *OF_HOSTS}:
+    if key not in {*SETTINGS, *METHOD, *fields(Cluster), *OF_HOSTS}:
         return
     value = load(text)
     if key in SETTINGS:
         yield {key: value}
     if key in METHOD:
         yield {"methods": {"m": {key: value}}}
-    if key in read._CLUSTER_KEYS:
+    if key in fields(Cluster):
         yield {"clusters": {"a": {key: value}}}
     needed = {
         "plain": {"ssh": "a"},
         "tpu": {"zone": "z", "accelerator_type": "v4-8"},
         "volcano": {"image": "i", "pvc_name": "p", "pvc_mount_path": "/v"},
     }
-    for kind, described in read._KINDS.items():
-        if key in {**read._HOST_KEYS, **described.readers}:
+    for kind, host in TYPES.items():
+        if key in fields(host):
             yield {"hosts": {"h": {"type": kind, **needed.get(kind, {}), key: value}}}
 
 
@@ -193,7 +195,7 @@ def faults(root: Path, document: Mapping[str, Any]) -> str:
 def test_checkpoints_of_a_cluster_are_in_an_object_store(tmp_path: Path, url: str) -> None:
     hosts = configured(tmp_path, dump({"clusters": {"a": {"checkpoints": url}}})).hosts
     assert hosts.clusters["a"].checkpoints == url.rstrip("/")
-    for key in set(read._CLUSTER_KEYS) - {"checkpoints", "mount", "uv_installer", "juicefs_installer"}:
+    for key in set(fields(Cluster)) - {"checkpoints", "mount", "uv_installer", "juicefs_installer"}:
         assert faults(tmp_path, {"clusters": {"a": {key: url}}}), f"{key} is a directory"
 
 

@@ -21,7 +21,7 @@ PACKAGE = Path(dispatcher.__file__).parent
 LAYERS = (
     ("errors", "contract", "base"),
     ("checkpoints",),
-    ("workspace", "hosts", "topics", "notify_config", "config"),
+    ("workspace", "hosts", "topics", "job_keys", "notify_config", "config"),
     ("matrix", "run_state", "templates", "provenance"),
     ("outlets", "notify"),
     ("pod", "doctor"),
@@ -29,6 +29,7 @@ LAYERS = (
     ("cleaning",),
     ("api", "submitting"),
     ("tuning",),
+    ("schemas",),
     ("web",),
     ("cli",),
     ("__main__",),

@@ -14,10 +14,13 @@ import importlib
 import inspect
 import re
 import tomllib
+import types
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 REPOSITORY = Path(__file__).parent.parent
@@ -70,12 +73,12 @@ Workspace.undrain(self, pod: str) -> None
 Workspace.unpause(self, scope: str) -> None
 """,
     "dispatcher.matrix": """
-class Entry
+class Entry(JobKeys)
 Entry.digest(self) -> str
 Entry.document(self) -> dict[str, Any]
 Entry.has(self, key: str) -> bool
-Entry.limited_to(self, time_limit: str | None) -> Entry
-Entry.owned_by(self, user: str | None) -> Entry
+Entry.limited_to(self, time_limit: str | None) -> Self
+Entry.owned_by(self, user: str | None) -> Self
 Entry.shape(self) -> Hashable
 Entry.value(self, key: str) -> Any
 Entry.job_id: str
@@ -493,14 +496,35 @@ def class_lines(name: str, value: type) -> Iterator[str]:
             yield f"{name}.{member}{signature(inner)}"
         elif isinstance(found, (property, functools.cached_property)):
             yield f"{name}.{member}"
-    for field, annotation in vars(value).get("__annotations__", {}).items():
+    for field, annotation in annotations(value).items():
         if not field.startswith("_"):
-            yield f"{name}.{field}: {annotation}"
+            yield f"{name}.{field}: {annotation_text(annotation)}"
+
+
+def annotations(cls: type) -> dict[str, Any]:
+    """The annotated fields of a class; of a struct, those of its bases in the package as well."""
+    own: dict[str, Any] = vars(cls).get("__annotations__", {})
+    bases = [base for base in cls.__mro__[1:] if issubclass(base, msgspec.Struct) and base is not msgspec.Struct]
+    return typing.get_type_hints(cls) if bases else own
+
+
+def annotation_text(kind: Any) -> str:
+    """A type as one writes it, without what annotates it."""
+    arguments = [annotation_text(one) for one in typing.get_args(kind)]
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " | ".join(sorted(arguments, key="None".__eq__))
+    if arguments:
+        return f"{getattr(origin, '__name__', origin)}[{', '.join(arguments)}]"
+    if kind is type(None):
+        return "None"
+    return "..." if kind is ... else kind.__name__ if isinstance(kind, type) else "Any" if kind is Any else str(kind)
 
 
 def signature(function: Any) -> str:
     """The signature with its annotations as written."""
     text = re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
+    text = re.sub(r"\b(typing|collections\.abc)\.", "", text)
     return re.sub(r"<dataclasses._MISSING_TYPE [^>]*>", "MISSING", text)
 
 

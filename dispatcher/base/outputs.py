@@ -5,9 +5,8 @@ attempt's. `script-outputs.json` has them as the attempt was claimed. Metrics ar
 copied into `result.json` when the attempt is done and before that is recorded: nothing else reads results elsewhere.
 """
 
-from __future__ import annotations
-
 import errno
+import functools
 import io
 import json
 import math
@@ -17,7 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -25,6 +24,8 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.base.lazy import pattern
 from dispatcher.base.messages import bytes_text
+from dispatcher.base.schema.kinds import TEXT, one_or_many
+from dispatcher.base.schema.types import Key, Value
 from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import nearest
 
@@ -43,18 +44,64 @@ _ABSENT: Final = (errno.ENOENT, errno.ENOTDIR)
 _LONGEST_NAME: Final = 255
 
 
-class ResultFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`values`: names of columns, or of values in a JSON object (`eval.acc`: of one within); none: all of them."""
+def _parse_output(value: object, endings: Sequence[str]) -> str:
+    if not isinstance(value, str) or not value.endswith(tuple(endings)):
+        raise BadValueError(f"expected a file whose name ends in {', '.join(endings)}")
+    path = value.removeprefix(f"{ATTEMPT_DIR}/")
+    fault = outside(path)
+    if fault:
+        raise BadValueError(fault)
+    return posixpath.normpath(path)
 
-    path: str
-    values: tuple[str, ...] = ()
+
+def _parse_columns(value: object) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise BadValueError("expected names such as [val_loss, acc]")
+    return tuple(names)
+
+
+def _parse_column(value: object) -> str:
+    if not (isinstance(value, str) and value):
+        raise BadValueError("expected the name of a column, such as epoch")
+    return value
+
+
+def _output(endings: Sequence[str]) -> Value:
+    ending = "|".join(re.escape(one) for one in endings)
+    return Value(functools.partial(_parse_output, endings=endings), {"type": "string", "pattern": f"({ending})$"})
+
+
+class ResultFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The file in which a script leaves its result."""
+
+    path: Annotated[
+        Annotated[str, _output(_RESULTS)],
+        Key("the file, by its path in the attempt's directory: `.json`, `.jsonl` or `.csv`", is_short=True),
+    ]
+    values: Annotated[
+        Annotated[tuple[str, ...], Value(_parse_columns, one_or_many(TEXT))],
+        Key("names of columns, or of values in a JSON object (`eval.acc`: of one within)", default="all of them"),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        if self.values and self.path == contract.RESULT_FILE:
+            raise BadValueError(
+                f"all of {self.path} is the result: leave `values` out, or let the script write another file"
+            )
 
 
 class MetricsTable(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`step`: the name of the steps; empty: `step`, and where there is none, lines are counted from 1."""
+    """The file in which a script logs metrics per step."""
 
-    path: str
-    step: str = ""
+    path: Annotated[
+        Annotated[str, _output(_METRICS)],
+        Key("the file, by its path in the attempt's directory: `.jsonl` or `.csv`", is_short=True),
+    ]
+    step: Annotated[
+        Annotated[str, Value(_parse_column, TEXT)],
+        Key("the name of the steps", default="`step`; where there is none, lines are counted from 1"),
+    ] = ""
 
 
 class Outputs(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -78,41 +125,6 @@ class _NoResultError(ValueError):
 
 
 _decode = msgspec.json.Decoder(Outputs).decode
-
-
-def parse_result(value: object) -> ResultFile:
-    """`summary.json`, or `{path: log.csv, values: [val_loss, acc]}`."""
-    path, rest = _parts(value, "values", _RESULTS)
-    names = [rest] if isinstance(rest, str) else [] if rest is None else rest
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise BadValueError("values: expected names such as [val_loss, acc]")
-    if names and path == contract.RESULT_FILE:
-        raise BadValueError(f"all of {path} is the result: leave `values` out, or let the script write another file")
-    return ResultFile(path, tuple(names))
-
-
-def parse_metrics(value: object) -> MetricsTable:
-    """`log.csv`, or `{path: log.csv, step: epoch}`."""
-    path, step = _parts(value, "step", _METRICS)
-    if step is not None and not (isinstance(step, str) and step):
-        raise BadValueError("step: expected the name of a column, such as epoch")
-    return MetricsTable(path, step or "")
-
-
-def _parts(value: object, key: str, endings: Sequence[str]) -> tuple[str, Any]:
-    """The path, and what `key` has."""
-    fields = value if isinstance(value, Mapping) else {"path": value}
-    for name in fields:
-        if name not in ("path", key):
-            raise BadValueError(f"{name}: unknown key{nearest(str(name), ('path', key))}")
-    path = fields.get("path")
-    if not isinstance(path, str) or not path.endswith(tuple(endings)):
-        raise BadValueError(f"expected a file whose name ends in {', '.join(endings)}")
-    path = path.removeprefix(f"{ATTEMPT_DIR}/")
-    fault = outside(path)
-    if fault:
-        raise BadValueError(fault)
-    return posixpath.normpath(path), fields.get(key)
 
 
 def outside(path: str) -> str:

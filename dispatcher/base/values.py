@@ -22,13 +22,6 @@ from dispatcher.errors import nearest
 # The failure reasons in records; "exit" and "signal" mean any exit status and any signal.
 FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setup", "lost", "preempted", "gpu idle")
 
-# What to do with a job whose attempt was lost or preempted.
-_ON_END: Final = ("requeue", "fail")
-
-RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory", "nodes")
-# What becomes of a job whose checkpoint the next outlet cannot see: it waits for an outlet that can, or starts anew.
-_ON_MOVE: Final = ("stay", "restart")
-
 _NAME = pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 # What lists and filters read as something else, and what would break a line, is in no name.
 _USER = pattern(r"\w[\w.\\@+$-]{0,199}")
@@ -195,20 +188,27 @@ def _count_fault(value: object, least: int) -> str:
     return f"too large: expected a whole number, at most {MOST}" if value > MOST else ""
 
 
-def parse_flag(value: object) -> bool:
-    """true or false."""
-    if not isinstance(value, bool):
-        raise BadValueError("expected true or false")
+def parse_positive(value: object) -> int:
+    """A whole number, 1 or more."""
+    if fault := _count_fault(value, 1):
+        raise BadValueError(fault)
+    assert type(value) is int
+    return value
+
+
+def parse_any_integer(value: object) -> int:
+    """A whole number of any size."""
+    if type(value) is not int:
+        raise BadValueError("expected a whole number")
     return value
 
 
 def parse_integer(value: object) -> int:
     """A whole number of at most 64 bits, which every other tool can read."""
-    if type(value) is not int:
-        raise BadValueError("expected a whole number")
-    if abs(value) > MOST_BITS:
+    number = parse_any_integer(value)
+    if abs(number) > MOST_BITS:
         raise BadValueError(f"expected a whole number from -{MOST_BITS} to {MOST_BITS}")
-    return value
+    return number
 
 
 def parse_text(value: object) -> str:
@@ -320,39 +320,6 @@ def parse_retry_on(value: object) -> tuple[str, ...]:
     return words
 
 
-def parse_gpu_idle(value: object) -> Mapping[str, Any]:
-    """`{after: 30m, stop: true}`, each of which may be missing; false: GPUs are not watched."""
-    if value is False:
-        return {"after_s": None, "stop": False}
-    if not isinstance(value, Mapping):
-        raise BadValueError("expected keys such as {after: 30m, stop: false}, or false")
-    fields: dict[str, Any] = {}
-    for key, given in value.items():
-        if key == "after":
-            fields["after_s"] = parse_duration(given)
-        elif key != "stop":
-            raise BadValueError(f"unknown key {shown(key)}{nearest(str(key), ('after', 'stop'))}")
-        elif isinstance(given, bool):
-            fields["stop"] = given
-        else:
-            raise BadValueError(f"stop is {shown(given)}: expected true or false")
-    return fields
-
-
-def parse_on_end(value: object) -> str:
-    """What to do with a job whose attempt was lost or preempted: `requeue` or `fail`."""
-    if value not in _ON_END:
-        raise BadValueError(f"expected {' or '.join(_ON_END)}{nearest(str(value), _ON_END)}")
-    return str(value)
-
-
-def parse_on_move(value: object) -> str:
-    """What becomes of a job whose checkpoint the next outlet cannot see: `stay` or `restart`."""
-    if value not in _ON_MOVE:
-        raise BadValueError(f"expected {' or '.join(_ON_MOVE)}{nearest(str(value), _ON_MOVE)}")
-    return str(value)
-
-
 def memory_mib(value: object) -> int:
     """MiB from `64G`, `512MB` or `1.5TiB`, rounded up; units are powers of 1024, as in SLURM."""
     amount = _MEMORY.fullmatch(value) if isinstance(value, str) else None
@@ -389,27 +356,3 @@ def parse_memory(value: object) -> int:
     if not mib:
         raise BadValueError('expected an amount that is more than nothing, such as "20G"')
     return mib
-
-
-def parse_resources(value: object) -> Mapping[str, Any]:
-    """The resources that an attempt requests: `chip` and `memory` are text, the others whole numbers.
-
-    `min_chips` 0 asks for no GPU. `memory` is that of one node, and `memory_mib` reads it.
-    """
-    if not isinstance(value, Mapping):
-        raise BadValueError('expected a mapping such as {"chip": "h100", "min_chips": 4}')
-    for word, amount in value.items():
-        if word not in RESOURCE_WORDS:
-            raise BadValueError(f"unknown resource {shown(word)}{nearest(str(word), RESOURCE_WORDS)}")
-        if word in ("min_chips", "cpus", "nodes"):
-            least = 0 if word == "min_chips" else 1
-            if fault := _count_fault(amount, least):
-                raise BadValueError(f"{word} is {shown(amount)}: {fault}")
-        elif word == "memory":
-            try:
-                parse_memory(amount)
-            except BadValueError as error:
-                raise BadValueError(f"memory is {shown(amount)}: {error}") from None
-        elif not isinstance(amount, str) or not amount:
-            raise BadValueError(f"{word} is {shown(amount)}: expected a name")
-    return dict(value)

@@ -35,7 +35,7 @@ def job(ctx: click.Context, words: tuple[str, ...]) -> Any:
 
         with job_submit.make_context("submit", list(words[1:]), parent=ctx) as inner:
             return job_submit.invoke(inner)
-    _run_runtime(words)
+    run_runtime(words)
     return None
 
 
@@ -49,7 +49,7 @@ def _root() -> Path:
     return here if workspace is None else workspace.root
 
 
-def _run_runtime(words: Sequence[str]) -> None:
+def run_runtime(words: Sequence[str]) -> None:
     """Become the runtime's own program: signals and the exit status are the job's."""
     os.environ[contract.ROOT] = os.fspath(_root())
     sys.stdout.flush()

@@ -48,6 +48,7 @@ _COMMANDS: Final = {
         "submit": "dispatcher.cli.submit",
         "job": "dispatcher.cli.job",
         "ship": "dispatcher.cli.ship",
+        "schema": "dispatcher.cli.schema",
     },
     "See what happens": {
         "status": "dispatcher.cli.status",

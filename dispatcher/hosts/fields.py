@@ -1,99 +1,37 @@
-"""Readers of single values in descriptions of hosts: each returns the value that the code uses, or raises.
+"""Values in descriptions of hosts, each a type with its form in files; they add to those of base/schema/kinds.py.
 
-They add to those of base/values.py what occurs only here, and faults *within* a value: PartsError has one line for
-each, with the place in the value, so that all faults of a file can be listed at once.
+Each `parse_*` returns the value that the code uses, or raises BadValueError. Every command reads entries, whose options
+of hosts have these types: what few of them need is imported, and patterns are compiled, when a value is read.
 """
 
 from __future__ import annotations
 
-import math
 import re
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, TypeAlias
 
-from dispatcher.base import devices, values
-from dispatcher.base.values import BadValueError, Reader, shown, shown_at
-from dispatcher.checkpoints.storage import is_url, normal
-from dispatcher.errors import UsageError, nearest
-from dispatcher.hosts.quantity import parse_quantity
+from dispatcher.base import values
+from dispatcher.base.schema.faults import PartFault, PartsError, read_all
+from dispatcher.base.schema.kinds import ENV, TEXT, duration, number, one_or_many
+from dispatcher.base.schema.types import Value
+from dispatcher.base.values import BadValueError, Reader, shown
+from dispatcher.errors import UsageError
 
-_SHA256 = re.compile(r"sha256=[0-9a-f]{64}")
-_SQUASH = re.compile(r"[0-9]+(:[0-9]+)?")
-_JUICEFS_SIZE = re.compile(r"[0-9]+(\.[0-9]+)?\s?([KMGT](i?B)?)?")
-_PASSWORD_IN_QUERY = re.compile(r"[?&](password|passwd|pwd)=", re.IGNORECASE)
-_ACCELERATOR = re.compile(r"[a-z][a-z0-9]*-[1-9][0-9]{0,5}")
-_VARIABLE = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}"
-_INSTALLER_EXPECTED = (
+# Sources of a job's project: the name of the workspace's directory, the job's owner, a key of its entry.
+OF_WORKSPACE: Final = "workspace"
+OF_USER: Final = "user"
+LABEL: Final = "label"
+_SHA256: Final = r"sha256=[0-9a-f]{64}"
+_SQUASH: Final = r"[0-9]+(:[0-9]+)?"
+_JUICEFS_SIZE: Final = r"[0-9]+(\.[0-9]+)?\s?([KMGT](i?B)?)?"
+_PASSWORD_IN_QUERY: Final = r"[?&](password|passwd|pwd)="
+_ACCELERATOR: Final = r"[a-z][a-z0-9]*-[1-9][0-9]{0,5}"
+_VARIABLE: Final = r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}"
+_INSTALLER_EXPECTED: Final = (
     "expected a path of the host, such as /opt/installer.sh, or an address, such as https://example.org/installer.sh"
 )
-_BARE_ADDRESS = re.compile(r"[\w-]+(\.[\w-]+)+/")
-_PATH = re.compile(rf"(?:/|~/|~$|{_VARIABLE})(?:[^$`]|{_VARIABLE})*", re.ASCII)
-
-
-class PartFault(NamedTuple):
-    """A fault within a value: its place there (`[1].name`), the value at that place, and what was expected."""
-
-    place: str
-    value: object
-    message: str
-    is_missing: bool = False
-
-    def line(self, before: str = "") -> str:
-        """The fault as a line, its place below `before`."""
-        place = (before + self.place).removeprefix(".")
-        if self.is_missing:
-            return f"{place}: {self.message}"
-        return f"{place} = {shown_at(place, self.value)}: {self.message}"
-
-
-class PartsError(BadValueError):
-    """A value with faults in its parts."""
-
-    def __init__(self, faults: Sequence[PartFault]) -> None:
-        self.faults = tuple(faults)
-        super().__init__("; ".join(fault.line() for fault in faults))
-
-
-def faults_of(error: BadValueError, value: object, place: str = "") -> list[PartFault]:
-    """The faults that a reader has raised for `value`, which is found at `place`."""
-    if isinstance(error, PartsError):
-        return [fault._replace(place=place + fault.place) for fault in error.faults]
-    return [PartFault(place, value, str(error))]
-
-
-def read_all(parts: Iterable[tuple[str, object, Reader]]) -> list[Any]:
-    """What the readers return for the parts of a value (place, value, reader); PartsError with the faults of all."""
-    found, faults = [], []
-    for place, value, read in parts:
-        try:
-            found.append(read(value))
-        except BadValueError as error:
-            faults += faults_of(error, value, place)
-    if faults:
-        raise PartsError(faults)
-    return found
-
-
-def read_struct(value: object, readers: Mapping[str, Reader], required: Sequence[str], expected: str) -> dict[str, Any]:
-    """The keys that a mapping sets, read; keys without a value count as unset."""
-    if not isinstance(value, Mapping):
-        raise BadValueError(f"expected {expected}")
-    given = {key: part for key, part in value.items() if part is not None}
-    faults = [
-        PartFault(f".{key}", None, f"unknown key{nearest(str(key), readers)}", is_missing=True)
-        for key in value
-        if key not in readers
-    ]
-    faults += [PartFault(f".{key}", None, "is missing", is_missing=True) for key in required if key not in given]
-    known = {key: part for key, part in given.items() if key in readers}
-    try:
-        found = read_all((f".{key}", part, readers[key]) for key, part in known.items())
-    except PartsError as error:
-        faults += error.faults
-    if faults:
-        raise PartsError(faults)
-    return dict(zip(known, found, strict=True))
+_BARE_ADDRESS: Final = r"[\w-]+(\.[\w-]+)+/"
+_PATH: Final = rf"(?:/|~/|~$|{_VARIABLE})(?:[^$`]|{_VARIABLE})*"
 
 
 def listed(read: Reader, *, twice: bool = False) -> Callable[[object], tuple[Any, ...]]:
@@ -132,22 +70,6 @@ def mapped(read: Reader, expected: str) -> Callable[[object], Mapping[str, Any]]
     return read_mapping
 
 
-def one_of(*choices: str) -> Reader:
-    """A reader of one of these words."""
-
-    def read(value: object) -> str:
-        if value not in choices:
-            raise BadValueError(f"expected one of {', '.join(choices)}{_meant(value, choices)}")
-        return str(value)
-
-    return read
-
-
-def _meant(value: object, choices: Sequence[str]) -> str:
-    hint = nearest(value, choices) if isinstance(value, str) else ""
-    return hint if "did you mean" in hint else ""
-
-
 def parse_word(value: object) -> str:
     """A name that is passed on command lines (an account, a partition, a node): no blanks, not an option."""
     text = str(value) if type(value) is int else value
@@ -170,7 +92,7 @@ def parse_url(value: object) -> str:
     """The address of a database, which may hold a password."""
     if not isinstance(value, str) or not value.isprintable() or " " in value or "://" not in value:
         raise BadValueError("expected an address such as redis://host:6379/0")
-    if _PASSWORD_IN_QUERY.search(value):
+    if re.search(_PASSWORD_IN_QUERY, value, re.IGNORECASE):
         # It is removed from the address before that is passed to programs, and is found in its usual place alone.
         raise BadValueError("write the password before the host, as in postgres://user:PASSWORD@host/db")
     return value
@@ -186,13 +108,15 @@ def parse_text(value: object) -> str:
 
 def parse_path(value: object) -> str:
     """An absolute path of the host, which may begin with `~` and have `$VARIABLES`: they are expanded there."""
-    if not isinstance(value, str) or not value.isprintable() or not _PATH.fullmatch(value):
+    if not isinstance(value, str) or not value.isprintable() or not re.fullmatch(_PATH, value, re.ASCII):
         raise BadValueError("expected an absolute path of the host, such as /scratch/lab, ~/lab or $SCRATCH/lab")
     return value.rstrip("/") or "/"
 
 
 def parse_place(value: object) -> str:
     """A path as `parse_path` takes it, or the URL of an object store, which is expanded nowhere."""
+    from dispatcher.checkpoints.storage import is_url, normal
+
     if not isinstance(value, str) or not is_url(value):
         try:
             return parse_path(value)
@@ -215,28 +139,14 @@ def parse_installer(value: object) -> str:
     except BadValueError:
         raise BadValueError(_INSTALLER_EXPECTED) from None
     source, mark, digest = text.partition("#")
-    if mark and not _SHA256.fullmatch(digest):
+    if mark and not re.fullmatch(_SHA256, digest):
         raise BadValueError("expected #sha256= and 64 hexadecimal digits after the path or the address")
     if source.startswith("http://") and not mark:
         raise BadValueError("expected an address that begins with https://, or #sha256= and the digest after this one")
-    if not (_PATH.fullmatch(source) or source.startswith(("https://", "http://"))):
-        hint = f" (did you mean 'https://{source}'?)" if _BARE_ADDRESS.match(source) else ""
+    if not (re.fullmatch(_PATH, source, re.ASCII) or source.startswith(("https://", "http://"))):
+        hint = f" (did you mean 'https://{source}'?)" if re.match(_BARE_ADDRESS, source) else ""
         raise BadValueError(f"{_INSTALLER_EXPECTED}{hint}")
     return text
-
-
-def parse_flag(value: object) -> bool:
-    """true or false."""
-    if not isinstance(value, bool):
-        raise BadValueError("expected true or false")
-    return value
-
-
-def parse_positive(value: object) -> int:
-    """A whole number, 1 or more."""
-    if type(value) is not int or value < 1:
-        raise BadValueError("expected a whole number, 1 or more")
-    return value
 
 
 def parse_one_node(value: object) -> int:
@@ -262,6 +172,8 @@ def parse_duration_or_never(value: object) -> float | None:
 def parse_arguments(value: object) -> tuple[str, ...]:
     """Arguments of a command: a list, or text that is split like a shell line."""
     if isinstance(value, str):
+        import shlex
+
         try:
             value = shlex.split(value)
         except ValueError as error:
@@ -281,6 +193,8 @@ def parse_env(value: object) -> Mapping[str, str]:
 
 def parse_host_env(value: object) -> Mapping[str, str]:
     """The variables of a host whose scheduler gives attempts their GPUs: they may hide these, and not name others."""
+    from dispatcher.base import devices
+
     env = parse_env(value)
     named = next((name for name in devices.NAMING if name in env and not devices.hides_all(env[name])), None)
     if named is not None:
@@ -290,11 +204,15 @@ def parse_host_env(value: object) -> Mapping[str, str]:
 
 def parse_plain_env(value: object) -> Mapping[str, str]:
     """The variables of a host whose GPUs are chosen by what starts the attempts: it may say which of them are used."""
+    from dispatcher.base import devices
+
     return devices.checked(parse_env(value))
 
 
 def parse_cluster_env(value: object) -> Mapping[str, str]:
     """The variables of a cluster: which GPUs are used is said by each of its hosts."""
+    from dispatcher.base import devices
+
     env = devices.checked(parse_env(value))
     if devices.VISIBLE in env:
         raise BadValueError(f"{devices.VISIBLE} is of one host: set it in `env` of the host")
@@ -303,7 +221,7 @@ def parse_cluster_env(value: object) -> Mapping[str, str]:
 
 def _reader_of_variable(name: object) -> Reader:
     def read(value: object) -> Mapping[str, str]:
-        is_fraction = isinstance(value, float) and math.isfinite(value)
+        is_fraction = isinstance(value, float) and abs(value) < float("inf")
         return values.parse_env({name: repr(value) if is_fraction else value})
 
     return read
@@ -321,7 +239,7 @@ def parse_memory(value: object) -> str:
 def parse_juicefs_size(value: object) -> str:
     """The size of a cache as `juicefs mount` takes it: `100G`, or a number of MiB."""
     text = str(value) if type(value) is int else value
-    if not isinstance(text, str) or not _JUICEFS_SIZE.fullmatch(text):
+    if not isinstance(text, str) or not re.fullmatch(_JUICEFS_SIZE, text):
         raise BadValueError("expected a size such as 100G, or a number of MiB")
     return text
 
@@ -329,20 +247,22 @@ def parse_juicefs_size(value: object) -> str:
 def parse_squash(value: object) -> str:
     """`UID:GID`."""
     text = str(value) if type(value) is int else value
-    if not isinstance(text, str) or not _SQUASH.fullmatch(text):
+    if not isinstance(text, str) or not re.fullmatch(_SQUASH, text):
         raise BadValueError("expected UID:GID in quotes, such as '1000:1000'")
     return text
 
 
 def parse_accelerator_type(value: object) -> str:
     """A kind of TPU and a number, as Google writes them."""
-    if not isinstance(value, str) or not _ACCELERATOR.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(_ACCELERATOR, value):
         raise BadValueError("expected a TPU as Google calls it, such as v4-32 or v5litepod-16")
     return value
 
 
 def parse_amount(value: object) -> str:
     """An amount as Kubernetes writes it; a number counts as its digits."""
+    from dispatcher.hosts.quantity import parse_quantity
+
     text = str(value) if type(value) in (int, float) else value
     try:
         amount = parse_quantity(text) if isinstance(text, str) else None
@@ -362,3 +282,65 @@ def parse_gres_types(value: object) -> tuple[str, ...]:
     if not types:
         raise BadValueError("expected the name of a GRES type, or a list of such names")
     return tuple(dict.fromkeys("" if name == "gpu" else name.removeprefix("gpu:") for name in types))
+
+
+def parse_project_source(value: object) -> str:
+    """`job_project_source` of a host."""
+    if value in (OF_WORKSPACE, OF_USER) or (isinstance(value, str) and re.fullmatch(rf"{LABEL}(:[^\s:]+)?", value)):
+        return str(value)
+    raise BadValueError(f"expected {OF_WORKSPACE}, {OF_USER}, {LABEL} or {LABEL}:KEY, a key of entries")
+
+
+_NAME: Final = {"type": ["string", "integer"], "pattern": "^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$"}
+_WORD: Final = {"type": ["string", "integer"], "pattern": r"^[^\s-]\S*$"}
+_PLACE: Final = {"type": "string", "minLength": 1}
+_ENV: Final = {**ENV, "additionalProperties": {"type": ["string", "number"]}}
+_MEMORY: Final = {"type": ["string", "integer"], "pattern": r"^(\d+|\d+(\.\d+)?\s?[KMGT](i?B)?)$", "minimum": 0}
+
+Name: TypeAlias = Annotated[str, Value(parse_name, _NAME)]
+Names: TypeAlias = Annotated[tuple[str, ...], Value(listed(parse_name), one_or_many(_NAME))]
+Word: TypeAlias = Annotated[str, Value(parse_word, _WORD)]
+Words: TypeAlias = Annotated[tuple[str, ...], Value(listed(parse_word), one_or_many(_WORD))]
+# Which may be named twice: the order in which they are loaded counts.
+Modules: TypeAlias = Annotated[tuple[str, ...], Value(listed(parse_word, twice=True), one_or_many(_WORD))]
+Line: TypeAlias = Annotated[str, Value(parse_text, {**TEXT, "type": ["string", "integer"]})]
+Lines: TypeAlias = Annotated[tuple[str, ...], Value(listed(parse_text), one_or_many(TEXT))]
+Arguments: TypeAlias = Annotated[tuple[str, ...], Value(parse_arguments, one_or_many({"type": ["string", "integer"]}))]
+Path: TypeAlias = Annotated[str, Value(parse_path, {"type": "string", "pattern": r"^[/~$]"})]
+Place: TypeAlias = Annotated[str, Value(parse_place, {"type": "string", "pattern": r"^([/~$]|[a-z0-9]+://)"})]
+Installer: TypeAlias = Annotated[str, Value(parse_installer, _PLACE)]
+Url: TypeAlias = Annotated[str, Value(parse_url, {"type": "string", "pattern": "://"})]
+HostEnv: TypeAlias = Annotated[Mapping[str, str], Value(parse_host_env, _ENV)]
+PlainEnv: TypeAlias = Annotated[Mapping[str, str], Value(parse_plain_env, _ENV)]
+ClusterEnv: TypeAlias = Annotated[Mapping[str, str], Value(parse_cluster_env, _ENV)]
+NodeMemory: TypeAlias = Annotated[str, Value(parse_memory, _MEMORY)]
+CacheSize: TypeAlias = Annotated[str, Value(parse_juicefs_size, {"type": ["string", "integer"]})]
+Squash: TypeAlias = Annotated[str, Value(parse_squash, {"type": ["string", "integer"]})]
+AcceleratorType: TypeAlias = Annotated[
+    str, Value(parse_accelerator_type, {"type": "string", "pattern": f"^{_ACCELERATOR}$"})
+]
+OneNode: TypeAlias = Annotated[int, Value(parse_one_node, {"const": 1})]
+Amount: TypeAlias = Annotated[str, Value(parse_amount, {"type": ["string", "number"]})]
+DurationOrNever: TypeAlias = Annotated[float | None, duration(parse_duration_or_never, "never")]
+ProjectSource: TypeAlias = Annotated[
+    str, Value(parse_project_source, {"type": "string", "pattern": rf"^({OF_WORKSPACE}|{OF_USER}|{LABEL}(:[^\s:]+)?)$"})
+]
+Metadata: TypeAlias = Annotated[
+    Mapping[str, str],
+    # A start-up script has several lines.
+    Value(mapped(values.parse_text, "names and values"), {"type": "object", "additionalProperties": TEXT}),
+]
+Amounts: TypeAlias = Annotated[
+    Mapping[str, str],
+    Value(
+        mapped(parse_amount, "amounts such as {cpu: 100m, memory: 128Mi}"),
+        {"type": "object", "additionalProperties": {"type": ["string", "number"]}},
+    ),
+]
+Chips: TypeAlias = Annotated[
+    Mapping[str, int],
+    Value(
+        mapped(values.parse_positive, "numbers of GPUs by chip, such as {h100: 8}"),
+        {"type": "object", "additionalProperties": number(1, values.MOST, values.parse_positive).json},
+    ),
+]

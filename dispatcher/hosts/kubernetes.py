@@ -5,29 +5,33 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+
+import msgspec
 
 from dispatcher.base import values
+from dispatcher.base.schema import reading
+from dispatcher.base.schema.faults import read_all
+from dispatcher.base.schema.kinds import TEXT, one_or_many_of
+from dispatcher.base.schema.types import Key, Value
 from dispatcher.base.values import BadValueError
 from dispatcher.hosts import fields
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/names/ and .../labels/
 _PART: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_NAME: Final = re.compile(rf"{_PART}(\.{_PART})*")
-_WORD: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_NAME: Final = rf"{_PART}(\.{_PART})*"
+_WORD: Final = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 _LONGEST_NAME: Final = 253
 _LONGEST_WORD: Final = 63
 _NAME_EXPECTED: Final = "expected small letters, digits, '-' and '.', beginning and ending with a letter or a digit"
 # By these the dispatcher finds what it has made.
 _RESERVED: Final = "dispatcher/"
-_EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_OPERATORS: Final = ("Exists", "Equal")
 
 
 def parse_object_name(value: object) -> str:
     """The name of an object, such as a claim or a queue."""
     text = fields.parse_word(value)
-    if len(text) > _LONGEST_NAME or not _NAME.fullmatch(text):
+    if len(text) > _LONGEST_NAME or not re.fullmatch(_NAME, text):
         raise BadValueError(_NAME_EXPECTED)
     return text
 
@@ -44,7 +48,7 @@ def _parse_key(value: object) -> str:
     """The key of a label or of a resource: `team`, `nvidia.com/gpu`."""
     text = fields.parse_word(value)
     prefix, slash, word = text.rpartition("/")
-    is_key = len(word) <= _LONGEST_WORD and _WORD.fullmatch(word) and (not slash or _NAME.fullmatch(prefix))
+    is_key = len(word) <= _LONGEST_WORD and re.fullmatch(_WORD, word) and (not slash or re.fullmatch(_NAME, prefix))
     if not is_key or len(prefix) > _LONGEST_NAME:
         raise BadValueError("expected a key such as team or nvidia.com/gpu")
     return text
@@ -62,8 +66,8 @@ def parse_labels(value: object) -> Mapping[str, str]:
     """Labels: keys, and values of at most 63 characters."""
     if not isinstance(value, Mapping):
         raise BadValueError("expected names and values such as {team: speech}")
-    keys = fields.read_all((f".{key}", key, _parse_label_key) for key in value)
-    texts = fields.read_all((f".{key}", text, _parse_label) for key, text in value.items())
+    keys = read_all((f".{key}", key, _parse_label_key) for key in value)
+    texts = read_all((f".{key}", text, _parse_label) for key, text in value.items())
     return dict(zip(keys, texts, strict=True))
 
 
@@ -78,24 +82,11 @@ def _parse_label(value: object) -> str:
     if value == "":
         return ""
     text = fields.parse_text(value)
-    if len(text) > _LONGEST_WORD or not _WORD.fullmatch(text):
+    if len(text) > _LONGEST_WORD or not re.fullmatch(_WORD, text):
         raise BadValueError(
             "expected at most 63 letters, digits, '-', '_' and '.', with a letter or a digit at both ends"
         )
     return text
-
-
-def parse_toleration(value: object) -> Mapping[str, str]:
-    """A toleration: taints of nodes that do not keep attempts away."""
-    readers = {
-        "key": _parse_key,
-        "operator": fields.one_of(*_OPERATORS),
-        "value": _parse_label,
-        "effect": fields.one_of(*_EFFECTS),
-        "tolerationSeconds": _parse_seconds,
-    }
-    expected = "keys such as {key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}"
-    return fields.read_struct(value, readers, (), expected)
 
 
 def _parse_seconds(value: object) -> str:
@@ -108,3 +99,38 @@ def parse_mount_path(value: object) -> str:
     if not text.startswith("/") or "$" in text or ":" in text or posixpath.normpath(text) != text or text == "/":
         raise BadValueError("expected an absolute path without variables and ':', such as /data")
     return text
+
+
+_OBJECT_NAME: Final = {"type": "string", "pattern": f"^{_NAME}$", "maxLength": _LONGEST_NAME}
+_LABELS: Final = {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}
+ObjectName: TypeAlias = Annotated[str, Value(parse_object_name, _OBJECT_NAME)]
+Namespace: TypeAlias = Annotated[str, Value(parse_namespace, {**_OBJECT_NAME, "maxLength": _LONGEST_WORD})]
+LabelKey: TypeAlias = Annotated[str, Value(_parse_key, TEXT)]
+ResourceKey: TypeAlias = Annotated[str, Value(parse_resource_key, {"type": "string", "pattern": "/"})]
+MountPath: TypeAlias = Annotated[str, Value(parse_mount_path, {"type": "string", "pattern": "^/[^$:]+$"})]
+LabelValue: TypeAlias = Annotated[str, Value(_parse_label, {"type": ["string", "integer"]})]
+Labels: TypeAlias = Annotated[Mapping[str, str], Value(parse_labels, _LABELS)]
+Seconds: TypeAlias = Annotated[str, Value(_parse_seconds, {"type": ["string", "integer"]})]
+
+
+class Toleration(msgspec.Struct, frozen=True, kw_only=True):
+    """Taints of nodes that do not keep attempts away, in the words of Kubernetes."""
+
+    EXAMPLE: ClassVar[str] = "{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}"
+
+    key: Annotated[LabelKey | None, Key("the key of the taint")] = None
+    operator: Annotated[Literal["Exists", "Equal"] | None, Key("whether `value` counts")] = None
+    value: Annotated[LabelValue | None, Key("the value of the taint")] = None
+    effect: Annotated[Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None, Key("the effect of the taint")] = (
+        None
+    )
+    toleration_s: Annotated[Seconds | None, Key("for how long it is tolerated", name="tolerationSeconds")] = None
+
+
+def _parse_toleration(value: object) -> Mapping[str, str]:
+    return reading.written(Toleration, reading.convert(Toleration, value))
+
+
+Tolerations: TypeAlias = Annotated[
+    tuple[Mapping[str, str], ...], Value(fields.listed(_parse_toleration), one_or_many_of(Toleration))
+]

@@ -12,44 +12,12 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from dispatcher.base.values import BadValueError
+from dispatcher.hosts.fields import LABEL, OF_WORKSPACE
 from dispatcher.hosts.types import PbsHost, PbsOptions, SlurmHost, SlurmOptions
 
-OF_WORKSPACE: Final = "workspace"
-OF_USER: Final = "user"
-LABEL: Final = "label"
 # What both SLURM and PBS take in such a name.
 _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _Options = TypeVar("_Options", SlurmOptions, PbsOptions)
-_LABEL: Final = re.compile(rf"{LABEL}(:[^\s:]+)?")
-
-
-def parse_slurm(value: object) -> SlurmOptions:
-    """`slurm` of a method or an entry; BadValueError names every fault in it."""
-    # Imported here: every command reads entries, few of which have such options.
-    from dispatcher.hosts import fields
-
-    readers = {
-        "partition": fields.parse_name,
-        "gpu_type": fields.parse_word,
-        "slots_per_node": fields.parse_positive,
-        "sbatch_args": fields.parse_arguments,
-    }
-    return SlurmOptions(
-        **fields.read_struct(value, readers, (), "keys such as {partition: big, sbatch_args: [--nice]}")
-    )
-
-
-def parse_pbs(value: object) -> PbsOptions:
-    """`pbs` of a method or an entry; BadValueError names every fault in it."""
-    from dispatcher.hosts import fields
-
-    readers = {
-        "queue": fields.parse_name,
-        "slots_per_node": fields.parse_positive,
-        "pbsbatch_args": fields.parse_arguments,
-    }
-    return PbsOptions(**fields.read_struct(value, readers, (), "keys such as {queue: big, slots_per_node: 4}"))
 
 
 def merged(of_method: _Options | None, of_entry: _Options | None) -> _Options | None:
@@ -62,13 +30,6 @@ def merged(of_method: _Options | None, of_entry: _Options | None) -> _Options | 
         value: Any = getattr(of_entry, name)
         both[name] = (*before, *value) if isinstance(value, tuple) else before if value is None else value
     return msgspec.structs.replace(of_entry, **both)
-
-
-def parse_project_source(value: object) -> str:
-    """`job_project_source` of a host."""
-    if value in (OF_WORKSPACE, OF_USER) or (isinstance(value, str) and _LABEL.fullmatch(value)):
-        return str(value)
-    raise BadValueError(f"expected {OF_WORKSPACE}, {OF_USER}, {LABEL} or {LABEL}:KEY, a key of entries")
 
 
 def label_key(source: str) -> str:

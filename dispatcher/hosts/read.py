@@ -19,32 +19,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, get_args
 
+import msgspec
+
 from dispatcher.base import values
+from dispatcher.base.schema import reading
+from dispatcher.base.schema.faults import PartFault, PartsError, lines_of
+from dispatcher.base.schema.json_schema import nullable, of_struct
 from dispatcher.base.times import duration_text
-from dispatcher.base.values import BadValueError, Reader, shown
+from dispatcher.base.values import BadValueError, shown
 from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import nearest
-from dispatcher.hosts import fields, kubernetes
-from dispatcher.hosts.container import parse_container
-from dispatcher.hosts.options import parse_project_source
-from dispatcher.hosts.types import (
-    RENEWALS,
-    RESERVED_NAMES,
-    AnyHost,
-    Cluster,
-    CreateMode,
-    Hosts,
-    Partition,
-    PbsHost,
-    PbsQueue,
-    PlainHost,
-    SlotType,
-    SlurmHost,
-    TpuHost,
-    VolcanoHost,
-)
+from dispatcher.hosts import fields
+from dispatcher.hosts.types import RENEWALS, RESERVED_NAMES, AnyHost, Cluster, Hosts, PlainHost, TpuHost
 
-KEYS: Final = ("clusters", "hosts", "priority", "gres_mapping")
+KEYS: Final = tuple(reading.fields(Hosts))
 # In a file of its own: what the older tool's other commands read.
 _UNUSED_AT_TOP: Final = ("mount", "proxy")
 _SECRET: Final = "it is not passed on, because scripts must not hold secrets; log in on the host instead"
@@ -56,172 +44,12 @@ _UNUSED_OF_CLUSTER: Final[Mapping[str, str]] = {
     "wandb_project": "set WANDB_PROJECT in env",
 }
 _UNUSED_OF_HOST: Final[Mapping[str, str]] = {"annotations": "nothing reads it"}
-# Values that no message may contain.
-_SECRET_KEYS: Final = frozenset({"mount", "wandb", "hf_token"})
+# The types of hosts by their names in files.
+TYPES: Final[Mapping[str, type[AnyHost]]] = {struct.type: struct for struct in get_args(AnyHost)}
 
-_WORD: Final = fields.parse_word
-_WORDS: Final = fields.listed(fields.parse_word)
 _NAMES: Final = fields.listed(fields.parse_name)
-_TEXT: Final = fields.parse_text
-_FLAG: Final = fields.parse_flag
-_POSITIVE: Final = fields.parse_positive
-
-_Readers = Mapping[str, Reader]
-
-_CLUSTER_KEYS: Final[_Readers] = {
-    **dict.fromkeys(
-        ("root", "work", "log", "share", "data", "results", "cache_dir", "uv_dir"),
-        fields.parse_path,
-    ),
-    "checkpoints": fields.parse_place,
-    "mount": fields.parse_url,
-    **dict.fromkeys(("uv_installer", "juicefs_installer"), fields.parse_installer),
-    "cache_size": fields.parse_juicefs_size,
-    "all_squash": fields.parse_squash,
-    "env": fields.parse_cluster_env,
-}
-_HOST_KEYS: Final[_Readers] = {
-    "cluster": fields.parse_name,
-    "chips": fields.mapped(_POSITIVE, "numbers of GPUs by chip, such as {h100: 8}"),
-    "uv_groups": _NAMES,
-    "env": fields.parse_host_env,
-    "modules": fields.listed(fields.parse_word, twice=True),
-    "container": parse_container,
-    "max_in_flight": _POSITIVE,
-    "submits_per_minute": _POSITIVE,
-}
-_SLOT_TYPE: Final = fields.one_of(*get_args(SlotType))
-# What a partition or a queue may have as well, where it differs from the host's.
-_OF_SLURM: Final[_Readers] = {
-    "mem": fields.parse_memory,
-    "slot_type": _SLOT_TYPE,
-    "tres_supported": _FLAG,
-    "gres_supported": _FLAG,
-    "gpu_type": _WORD,
-    "slots_per_node": _POSITIVE,
-    "sbatch_args": fields.parse_arguments,
-}
-_OF_PBS: Final[_Readers] = {
-    "slot_type": _SLOT_TYPE,
-    "gres_supported": _FLAG,
-    "slots_per_node": _POSITIVE,
-    "pbsbatch_args": fields.parse_arguments,
-}
-_PARTITION_KEYS: Final[_Readers] = {"name": fields.parse_name, "default": _FLAG, "constraint": _WORD, **_OF_SLURM}
-_QUEUE_KEYS: Final[_Readers] = {"name": fields.parse_name, **_OF_PBS}
-
-
-def _parse_partition(value: object) -> Partition:
-    if not isinstance(value, Mapping):
-        return Partition(fields.parse_name(value))
-    return Partition(**fields.read_struct(value, _PARTITION_KEYS, ("name",), "a name"))
-
-
-def _parse_queue(value: object) -> PbsQueue:
-    if not isinstance(value, Mapping):
-        return PbsQueue(fields.parse_name(value))
-    return PbsQueue(**fields.read_struct(value, _QUEUE_KEYS, ("name",), "a name"))
-
-
-def _parse_partitions(value: object) -> tuple[Partition, ...]:
-    partitions: tuple[Partition, ...] = fields.listed(_parse_partition)(value)
-    defaults = [partition.name for partition in partitions if partition.default]
-    if len(defaults) > 1:
-        raise BadValueError(f"expected at most one default partition, not {' and '.join(defaults)}")
-    return partitions
-
-
-def _parse_clusters(value: object) -> str:
-    """One, although the option of SLURM takes several: an attempt is in one, and is looked for there."""
-    if isinstance(value, (list, tuple)) or value == "all" or "," in str(value):
-        raise BadValueError("expected the name of one cluster: describe a host for each")
-    return str(_WORD(value))
-
-
-class _Kind(NamedTuple):
-    """A type of host: its class, its own keys, and those that it must have."""
-
-    make: Any
-    readers: _Readers
-    required: tuple[str, ...] = ()
-
-
-_KINDS: Final[Mapping[str, _Kind]] = {
-    PlainHost.type: _Kind(PlainHost, {"ssh": _WORD, "env": fields.parse_plain_env}, ("ssh",)),
-    SlurmHost.type: _Kind(
-        SlurmHost,
-        {
-            "ssh": _WORD,
-            "partitions": _parse_partitions,
-            "cpu_partitions": _NAMES,
-            "clusters": _parse_clusters,
-            "account": _WORD,
-            "qos": _WORD,
-            "exclude": _WORDS,
-            "wckey": _WORD,
-            "job_project_source": parse_project_source,
-            **_OF_SLURM,
-        },
-    ),
-    PbsHost.type: _Kind(
-        PbsHost,
-        {
-            "ssh": _WORD,
-            "queues": fields.listed(_parse_queue),
-            "cpu_queues": _NAMES,
-            "account": _WORD,
-            "project": _WORD,
-            "job_project_source": parse_project_source,
-            **_OF_PBS,
-        },
-    ),
-    TpuHost.type: _Kind(
-        TpuHost,
-        {
-            **dict.fromkeys(
-                ("zone", "project", "version", "network", "subnetwork", "service_account", "reservation"), _WORD
-            ),
-            "accelerator_type": fields.parse_accelerator_type,
-            **dict.fromkeys(("spot", "preemptible", "internal_ip", "reserved"), _FLAG),
-            "node_count": fields.parse_one_node,
-            **dict.fromkeys(("data_disk", "tags"), _WORDS),
-            "create_args": fields.parse_arguments,
-            # A start-up script has several lines.
-            "metadata": fields.mapped(values.parse_text, "names and values"),
-            "create": fields.one_of(*get_args(CreateMode)),
-            "idle_delete": values.parse_duration,
-            "dead_after": fields.parse_duration_or_never,
-        },
-        ("zone", "accelerator_type"),
-    ),
-    VolcanoHost.type: _Kind(
-        VolcanoHost,
-        {
-            **dict.fromkeys(("image", "context", "helper_image"), _WORD),
-            "namespace": kubernetes.parse_namespace,
-            **dict.fromkeys(("queue", "pvc_name", "priority_class", "service_account"), kubernetes.parse_object_name),
-            **dict.fromkeys(("gpu_resource_key", "rdma_resource_key"), kubernetes.parse_resource_key),
-            **dict.fromkeys(("cpu", "memory", "shm_size", "cpu_cpu", "cpu_memory"), fields.parse_amount),
-            "pvc_mount_path": kubernetes.parse_mount_path,
-            "kubeconfig": _TEXT,
-            **dict.fromkeys(("num_nodes", "rdma_per_node"), _POSITIVE),
-            "gpus_per_node": values.parse_count,
-            "rdma": _FLAG,
-            **dict.fromkeys(("node_selector", "labels"), kubernetes.parse_labels),
-            "helper_resources": fields.mapped(fields.parse_amount, "amounts such as {cpu: 100m, memory: 128Mi}"),
-            "tolerations": fields.listed(kubernetes.parse_toleration),
-        },
-        ("image", "pvc_name", "pvc_mount_path"),
-    ),
-}
-
-
 # A TPU VM without any of these is on demand.
 _WAYS_TO_PAY: Final = ("spot", "preemptible", "reserved", "reservation")
-# Keys whose field has another name.
-_FIELDS: Final[Mapping[str, str]] = {"idle_delete": "idle_delete_s", "dead_after": "dead_after_s"}
-# Keys that say what a host is anyway.
-_CHECKED_ONLY: Final = frozenset({"node_count"})
 
 
 class Source(NamedTuple):
@@ -308,11 +136,13 @@ def _read_clusters(source: Source, unused: list[str]) -> dict[str, Cluster]:
     for name, document in _entries(source, "clusters", ()):
         place = f"clusters.{name}"
         keys = _without_unused(document, _UNUSED_OF_CLUSTER, place, unused)
-        if keys.get("mount") is not None and keys.get("root") is None:
-            source.faults.append(f"{place}.root: is missing; the filesystem of `mount` is mounted there")
-        found = _read_keys(keys, _CLUSTER_KEYS, (), place, source.faults)
-        if found is not None:
-            clusters[name] = Cluster(name=name, **found)
+        found, faults = reading.parse(Cluster, keys)
+        try:
+            if not faults:
+                clusters[name] = Cluster(name=name, **found)
+        except PartsError as error:
+            faults += error.faults
+        source.faults.extend([_line(fault, place) for fault in faults])
     return clusters
 
 
@@ -330,17 +160,18 @@ def _read_host(
 ) -> AnyHost | None:
     place = f"hosts.{name}"
     type_ = document.get("type", PlainHost.type)
-    kind = _KINDS.get(type_) if isinstance(type_, str) else None
-    if kind is None:
-        hint = nearest(type_, _KINDS) if isinstance(type_, str) else f" (known: {', '.join(_KINDS)})"
+    struct = TYPES.get(type_) if isinstance(type_, str) else None
+    if struct is None:
+        hint = nearest(type_, TYPES) if isinstance(type_, str) else f" (known: {', '.join(TYPES)})"
         faults.append(f"{place}.type = {shown(type_)}: there is no such type of host{hint}")
         return None
     keys = {key: value for key, value in document.items() if key != "type"}
     keys = _without_unused(keys, _UNUSED_OF_HOST, place, unused)
     if "partitions_cpu" in keys and "cpu_partitions" not in keys:
         keys["cpu_partitions"] = keys.pop("partitions_cpu")
-    found = _read_keys(keys, {**_HOST_KEYS, **kind.readers}, kind.required, place, faults)
-    if found is None:
+    found, wrong = reading.parse(struct, keys)
+    if wrong:
+        faults += [_line(fault, place, struct) for fault in wrong]
         return None
     if type_ == TpuHost.type and (fault := _too_short(document.get("dead_after"), found, renewed_s)):
         faults.append(f"{place}.{fault}")
@@ -348,14 +179,13 @@ def _read_host(
     if len(ways := [key for key in _WAYS_TO_PAY if found.get(key)]) > 1 and ways != ["reserved", "reservation"]:
         faults.append(f"{place}: {' and '.join(f'`{key}`' for key in ways)} exclude each other: a VM is one of them")
         return None
-    named = {_FIELDS.get(key, key): value for key, value in found.items() if key not in _CHECKED_ONLY}
-    host: AnyHost = kind.make(**{"name": name, "cluster": name, **named})
+    host: AnyHost = struct(**{"name": name, "cluster": name, **found})
     return host
 
 
 def _too_short(written: object, found: Mapping[str, Any], renewed_s: float) -> str:
     """Why the VM would delete itself while its dispatcher lives; empty when it would not."""
-    after_s = found.get("dead_after")
+    after_s = found.get("dead_after_s")
     if after_s is None or after_s >= renewed_s:
         return ""
     return (
@@ -373,28 +203,14 @@ def _without_unused(
     return {key: value for key, value in document.items() if key not in known}
 
 
-def _read_keys(
-    document: Mapping[Any, Any], readers: _Readers, required: Sequence[str], place: str, faults: list[str]
-) -> dict[str, Any] | None:
-    """The keys that are set; None when there is a fault."""
-    try:
-        return fields.read_struct(document, readers, required, "keys and values")
-    except fields.PartsError as error:
-        faults += [_line(fault, place, readers) for fault in error.faults]
-        return None
-
-
-def _line(fault: fields.PartFault, place: str, readers: _Readers) -> str:
+def _line(fault: PartFault, place: str, struct: type[AnyHost] | None = None) -> str:
+    """A fault as a line. What is wrong with a URL may be the password in it."""
     key = fault.place.removeprefix(".")
-    # What is wrong with a URL may be the password in it.
-    may_have_password = (
-        isinstance(fault.value, str) and is_url(fault.value) and ("@" in fault.value or "?" in fault.value)
-    )
-    if key in _SECRET_KEYS or may_have_password:
-        return f"{place}.{key}: {fault.message}"
-    if fault.is_missing and key not in readers:
-        kinds = [name for name, kind in _KINDS.items() if key in kind.readers]
-        if kinds and place.startswith("hosts."):
+    if isinstance(fault.value, str) and is_url(fault.value) and ("@" in fault.value or "?" in fault.value):
+        fault = msgspec.structs.replace(fault, is_hidden=True)
+    if struct is not None and fault.is_hidden and key not in reading.fields(struct):
+        kinds = [name for name, other in TYPES.items() if key in reading.fields(other)]
+        if kinds:
             return f"{place}.{key}: only hosts of type {' or '.join(kinds)} have this key"
     return fault.line(place)
 
@@ -406,7 +222,7 @@ def _read_priority(source: Source, before: tuple[str, ...]) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(_NAMES(written)))
     except BadValueError as error:
-        source.faults.extend(fault.line() for fault in fields.faults_of(error, written, "priority"))
+        source.faults.extend(lines_of(error, written, "priority"))
         return before
 
 
@@ -416,8 +232,33 @@ def _read_gres_mapping(source: Source) -> Mapping[str, tuple[str, ...]]:
     try:
         return fields.mapped(fields.parse_gres_types, "")(given)
     except BadValueError as error:
-        source.faults.extend(fault.line() for fault in fields.faults_of(error, given, "gres_mapping"))
+        source.faults.extend(lines_of(error, given, "gres_mapping"))
         return {}
+
+
+def hosts_schema() -> Mapping[str, Any]:
+    """The JSON schemas of the keys of hosts."""
+    types = {"enum": list(TYPES), "default": PlainHost.type, "description": "the type of the host"}
+    unused_of_host: dict[str, Any] = {key: {} for key in (*_UNUSED_OF_HOST, "partitions_cpu")}
+    kinds = [
+        {
+            "if": {"properties": {"type": {"const": name}}, "required": [] if struct is PlainHost else ["type"]},
+            "then": nullable(of_struct(struct, {"type": types, **unused_of_host})),
+        }
+        for name, struct in TYPES.items()
+    ]
+    host = {"type": "object", "properties": {"type": types}, "allOf": kinds}
+    cluster = of_struct(Cluster, {key: {} for key in _UNUSED_OF_CLUSTER})
+    types_of_chip = {"type": "object", "additionalProperties": {"type": ["string", "array", "null"]}}
+    found = dict(of_struct(Hosts)["properties"])
+    for key, one in (("clusters", _named(cluster)), ("hosts", _named(host)), ("gres_mapping", types_of_chip)):
+        found[key] = {"description": found[key]["description"], **nullable(one)}
+    return found
+
+
+def _named(one: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Values with names, of which a missing one is empty."""
+    return {"type": "object", "additionalProperties": nullable(one)}
 
 
 def _check_references(sources: Sequence[Source]) -> None:

@@ -1,14 +1,33 @@
-"""Clusters and hosts as frozen types. Paths are those of the host, never of this machine."""
+"""Clusters and hosts as frozen types, with their keys in files. Paths are those of the host, never of this machine."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import msgspec
 
 from dispatcher.base import devices
+from dispatcher.base.schema import reading
+from dispatcher.base.schema.faults import PartFault, PartsError
+from dispatcher.base.schema.kinds import Count, Duration, Positive, one_or_many_of, read_later
+from dispatcher.base.schema.types import Key, Value
+from dispatcher.base.values import BadValueError
+from dispatcher.hosts import fields, kubernetes
+from dispatcher.hosts.fields import (
+    Amount,
+    Arguments,
+    HostEnv,
+    Line,
+    Name,
+    Names,
+    NodeMemory,
+    Path,
+    ProjectSource,
+    Word,
+    Words,
+)
 
 # What a host must not be called: the outlet of this machine, and the word for "choose a host".
 RESERVED_NAMES: Final = ("local", "auto")
@@ -20,7 +39,6 @@ RENEWALS: Final = 8
 CreateMode = Literal["auto", "ask"]
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
 
 # Not every user of a cluster may see the first, and it may have several of the second.
 _NAMES_OF_CLUSTER: Final = ("cluster", "address")
@@ -54,87 +72,112 @@ class Location(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a job runs in: an image of `runtime`.
+    """What a job runs in: an image of `runtime`."""
 
-    `mounts` are as the runtime takes them (`/data`, `/data:/mnt/data:ro`), `options` further arguments of it.
-    """
+    EXAMPLE: ClassVar[str] = "{runtime: apptainer, image: docker://nvcr.io/nvidia/jax:24.04-py3}"
 
-    runtime: Runtime
-    image: str
-    mounts: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
+    runtime: Annotated[Runtime, Key("the program that runs the image")]
+    image: Annotated[Word, Key("the image, as the runtime takes it")]
+    mounts: Annotated[
+        fields.Lines,
+        Key("directories that it sees, as the runtime takes them: `/data`, `/data:/mnt/data:ro`"),
+    ] = ()
+    options: Annotated[Arguments, Key("further arguments of the runtime")] = ()
 
 
 class SlurmOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a method or an entry says for hosts with SLURM, in place of the host's: `sbatch_args` are added to these."""
+    """What a method or an entry asks of hosts with SLURM, in place of the host's."""
 
-    partition: str | None = None
-    gpu_type: str | None = None
-    slots_per_node: int | None = None
-    sbatch_args: tuple[str, ...] = ()
+    EXAMPLE: ClassVar[str] = "{partition: big, sbatch_args: [--nice]}"
+
+    partition: Annotated[Name | None, Key("where the job goes; what is configured for this partition applies")] = None
+    gpu_type: Annotated[Word | None, Key("the GRES type to ask for")] = None
+    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node")] = None
+    sbatch_args: Annotated[
+        Arguments, Key("further options; those of the entry come after those of its method and of the host")
+    ] = ()
 
 
 class PbsOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a method or an entry says for hosts with PBS, in place of the host's: `pbsbatch_args` are added to these."""
+    """What a method or an entry asks of hosts with PBS, in place of the host's."""
 
-    queue: str | None = None
-    slots_per_node: int | None = None
-    pbsbatch_args: tuple[str, ...] = ()
+    EXAMPLE: ClassVar[str] = "{queue: big, slots_per_node: 4}"
+
+    queue: Annotated[Name | None, Key("where the job goes; what is configured for this queue applies")] = None
+    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node")] = None
+    pbsbatch_args: Annotated[
+        Arguments, Key("further options; those of the entry come after those of its method and of the host")
+    ] = ()
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):
     """Directories that the hosts of a cluster have in common, as those hosts see them. None: not configured.
 
-    They may begin with `~` and have `$VARIABLES`, which `remote.operations.Hello` expands on the host.
-
-    `root`: where data, checkpoints and results of jobs are kept; a JuiceFS is mounted there when `mount` names
-    its metadata engine. `mount` may hold a password: it must not appear in a log, a script or a message. `work` is
-    scratch space for extracted code. `share` is a directory that login and compute nodes both see. `cache_size` and
-    `all_squash` (`UID:GID`) are as `juicefs mount` takes them. `uv_dir` becomes UV_CACHE_DIR. `uv_installer`
-    and `juicefs_installer` are files or addresses, each with `#sha256=DIGEST` if it is to be checked, of what installs
-    the program on nodes that lack it; None: nothing is installed.
+    They may begin with `~` and have `$VARIABLES`, which `remote.operations.Hello` expands on the host. `mount` may hold
+    a password: it must not appear in a log, a script or a message.
     """
 
     name: str
-    root: str | None = None
-    work: str | None = None
-    log: str | None = None
-    share: str | None = None
-    data: str | None = None
-    checkpoints: str | None = None
-    results: str | None = None
-    mount: str | None = None
-    cache_size: str | None = None
-    cache_dir: str | None = None
-    all_squash: str | None = None
-    uv_dir: str | None = None
-    uv_installer: str | None = None
-    juicefs_installer: str | None = None
-    env: Mapping[str, str] = _NOTHING
+    root: Annotated[
+        Path | None,
+        Key("where data, checkpoints and results of jobs are; a JuiceFS is mounted there with `mount`"),
+    ] = None
+    work: Annotated[Path | None, Key("scratch space for extracted code")] = None
+    log: Annotated[Path | None, Key("where logs of jobs are kept")] = None
+    share: Annotated[Path | None, Key("a directory that login and compute nodes both see")] = None
+    data: Annotated[Path | None, Key("where data is, if not below `root`")] = None
+    checkpoints: Annotated[
+        fields.Place | None,
+        Key("where checkpoints are, if not below `root`: a directory or the URL of an object store"),
+    ] = None
+    results: Annotated[Path | None, Key("where results are, if not below `root`")] = None
+    mount: Annotated[
+        fields.Url | None, Key("the metadata engine of a JuiceFS that is mounted at `root`", is_secret=True)
+    ] = None
+    cache_size: Annotated[fields.CacheSize | None, Key("the size of its cache, as `juicefs mount` takes it")] = None
+    cache_dir: Annotated[Path | None, Key("the directory of its cache")] = None
+    all_squash: Annotated[fields.Squash | None, Key("`UID:GID` that all its files belong to")] = None
+    uv_dir: Annotated[Path | None, Key("the cache of uv: UV_CACHE_DIR")] = None
+    uv_installer: Annotated[
+        fields.Installer | None,
+        Key("what installs uv on nodes that lack it: a file or an address, `#sha256=DIGEST` after it checks it"),
+    ] = None
+    juicefs_installer: Annotated[
+        fields.Installer | None, Key("what installs JuiceFS on nodes that lack it, as `uv_installer`")
+    ] = None
+    env: Annotated[fields.ClusterEnv, Key("environment variables of jobs")] = _NOTHING
+
+    def __post_init__(self) -> None:
+        if self.mount is not None and self.root is None:
+            why = "is missing; the filesystem of `mount` is mounted there"
+            raise PartsError([PartFault(".root", None, why, is_hidden=True)])
 
 
 class Host(msgspec.Struct, frozen=True, kw_only=True):
-    """What every kind of host has. `name` is also the name of its outlet.
-
-    `cluster` names the host's cluster; one that is not configured has no settings. `chips` are GPUs by chip: the
-    host's; with SLURM and PBS the most that one job may have of each (empty: any number); with Volcano those of one
-    node. `modules` are environment modules to load, `uv_groups` dependency groups for `uv sync`. `max_in_flight` and
-    `submits_per_minute` None: no limit.
-    """
+    """What every kind of host has. `name` is also the name of its outlet. `cluster` may have no settings."""
 
     type: ClassVar[str] = ""
     # Whether its disks, but for what is mounted on them, end when the host is preempted or deleted.
     disks_vanish: ClassVar[bool] = False
 
     name: str
-    cluster: str
-    chips: Mapping[str, int] = _NOTHING
-    uv_groups: tuple[str, ...] = ()
-    env: Mapping[str, str] = _NOTHING
-    modules: tuple[str, ...] = ()
-    container: Container | None = None
-    max_in_flight: int | None = None
-    submits_per_minute: int | None = None
+    cluster: Annotated[Name, Key("the name of its cluster", default="the name of the host")]
+    chips: Annotated[
+        fields.Chips,
+        Key(
+            "its GPUs by chip, `{h100: 8}`; with SLURM and PBS the most that one job may have of each; with Volcano "
+            "those of one node",
+            default="any number",
+        ),
+    ] = _NOTHING
+    uv_groups: Annotated[Names, Key("dependency groups for `uv sync`")] = ()
+    env: Annotated[HostEnv, Key("environment variables of jobs")] = _NOTHING
+    modules: Annotated[fields.Modules, Key("environment modules to load")] = ()
+    container: Annotated[Container | None, Key("what jobs run in")] = None
+    max_in_flight: Annotated[Positive | None, Key("attempts that may be in flight there", default="any number")] = None
+    submits_per_minute: Annotated[
+        Positive | None, Key("attempts that are submitted in a minute", default="any number")
+    ] = None
 
     def keeps(self, path: str) -> bool:
         """Whether files of attempts can be there: in a directory as it is configured, before it is expanded."""
@@ -156,11 +199,12 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlainHost(Host, frozen=True, kw_only=True):
-    """A machine without a scheduler, reached with `ssh`: a name that the ssh client knows, or user@host."""
+    """A machine without a scheduler, reached with `ssh`."""
 
     type: ClassVar[str] = "plain"
 
-    ssh: str
+    ssh: Annotated[Word, Key("a name that the ssh client knows, or user@host")]
+    env: Annotated[fields.PlainEnv, Key("variables of jobs; CUDA_VISIBLE_DEVICES says which GPUs are used")] = _NOTHING
 
     @property
     def location(self) -> Location:
@@ -176,54 +220,75 @@ class PlainHost(Host, frozen=True, kw_only=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """A partition of SLURM; jobs that no rule sends elsewhere go to the default one. `constraint`: node features.
+    """A partition of SLURM; jobs that no rule sends elsewhere go to the default one.
 
-    What is set of the others counts in it instead of the host's; `sbatch_args` are added to the host's.
+    What is set of the keys that a host has too applies in it instead of the host's; `sbatch_args` are added to those.
     """
 
-    name: str
-    default: bool = False
-    constraint: str | None = None
-    mem: str | None = None
-    slot_type: SlotType | None = None
-    tres_supported: bool | None = None
-    gres_supported: bool | None = None
-    gpu_type: str | None = None
-    slots_per_node: int | None = None
-    sbatch_args: tuple[str, ...] = ()
+    name: Annotated[Name, Key("the name of the partition", is_short=True)]
+    default: Annotated[bool, Key("whether jobs go there that no rule sends elsewhere")] = False
+    constraint: Annotated[Word | None, Key("node features")] = None
+    mem: Annotated[NodeMemory | None, Key("the memory of a job that asks for none")] = None
+    slot_type: Annotated[SlotType | None, Key("what a slot is")] = None
+    tres_supported: Annotated[bool | None, Key("whether `--gpus` and the like work")] = None
+    gres_supported: Annotated[bool | None, Key("whether `--gres` works")] = None
+    gpu_type: Annotated[Word | None, Key("the GRES type to ask for")] = None
+    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node")] = None
+    sbatch_args: Annotated[Arguments, Key("further options of every submission")] = ()
+
+
+def _parse_partitions(value: object) -> tuple[Partition, ...]:
+    partitions: tuple[Partition, ...] = fields.listed(reading.reader(Partition))(value)
+    defaults = [partition.name for partition in partitions if partition.default]
+    if len(defaults) > 1:
+        raise BadValueError(f"expected at most one default partition, not {' and '.join(defaults)}")
+    return partitions
+
+
+def _parse_clusters(value: object) -> str:
+    """One, although the option of SLURM takes several: an attempt is in one, and is looked for there."""
+    if isinstance(value, (list, tuple)) or value == "all" or "," in str(value):
+        raise BadValueError("expected the name of one cluster: describe a host for each")
+    return fields.parse_word(value)
+
+
+Partitions: TypeAlias = Annotated[tuple[Partition, ...], Value(_parse_partitions, one_or_many_of(Partition))]
+OneCluster: TypeAlias = Annotated[str, Value(_parse_clusters, {"type": ["string", "integer"]})]
 
 
 class SlurmHost(Host, frozen=True, kw_only=True):
-    """A machine with the commands of SLURM. `ssh` None: the machine on which the dispatcher runs.
-
-    `partitions` empty: the one that SLURM itself takes. `cpu_partitions` are for jobs without GPUs, in order of
-    preference. `clusters` is the one of several clusters that every call names (`-M`); None: the one that SLURM takes.
-    `mem` is the memory of a job that asks for none, as sbatch takes it (`65536M`; `0`: all of a node).
-    `exclude` are nodes that are not used. `sbatch_args` are added to every submission. `slot_type` says what a slot is,
-    `tres_supported` and `gres_supported` which of SLURM's ways to ask for GPUs the site has configured, `gpu_type` the
-    GRES type to ask for instead of the one that `gres_mapping` tells, `slots_per_node` how many slots a node has (None:
-    ask SLURM). `job_project_source` says where the wckey of a job comes from (see hosts/options.py), `wckey` the one of
-    jobs for which there is none.
-    """
+    """A machine with the commands of SLURM. `ssh` None: the machine on which the dispatcher runs."""
 
     type: ClassVar[str] = "slurm"
 
-    ssh: str | None = None
-    partitions: tuple[Partition, ...] = ()
-    cpu_partitions: tuple[str, ...] = ()
-    clusters: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    mem: str | None = None
-    exclude: tuple[str, ...] = ()
-    wckey: str | None = None
-    job_project_source: str | None = None
-    sbatch_args: tuple[str, ...] = ()
-    slot_type: SlotType = "cuda"
-    tres_supported: bool = True
-    gres_supported: bool = True
-    gpu_type: str | None = None
-    slots_per_node: int | None = None
+    ssh: Annotated[Word | None, Key("the login node, as the ssh client knows it", default="this machine")] = None
+    partitions: Annotated[
+        Partitions, Key("partitions, each a name or a mapping with what differs in it", default="the one SLURM takes")
+    ] = ()
+    cpu_partitions: Annotated[Names, Key("partitions for jobs without GPUs, in order of preference")] = ()
+    clusters: Annotated[
+        OneCluster | None,
+        Key("the one cluster that every call names (`-M`)", default="the one SLURM takes"),
+    ] = None
+    account: Annotated[Word | None, Key("the account of submissions")] = None
+    qos: Annotated[Word | None, Key("the quality of service of submissions")] = None
+    mem: Annotated[
+        NodeMemory | None,
+        Key("the memory of a job that asks for none, as sbatch takes it: `64G`, a number of MiB, `0`: all of a node"),
+    ] = None
+    exclude: Annotated[Words, Key("nodes that are not used")] = ()
+    wckey: Annotated[Word | None, Key("the wckey of jobs for which `job_project_source` has none")] = None
+    job_project_source: Annotated[
+        ProjectSource | None, Key("where the wckey of a job comes from: `workspace`, `user`, `label` or `label:KEY`")
+    ] = None
+    sbatch_args: Annotated[Arguments, Key("further options of every submission")] = ()
+    slot_type: Annotated[SlotType, Key("what a slot is")] = "cuda"
+    tres_supported: Annotated[bool, Key("whether the site has `--gpus` and the like")] = True
+    gres_supported: Annotated[bool, Key("whether the site has `--gres`")] = True
+    gpu_type: Annotated[
+        Word | None, Key("the GRES type to ask for", default="what `gres_mapping` has for the chip")
+    ] = None
+    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node", default="SLURM is asked")] = None
 
     @property
     def location(self) -> Location:
@@ -236,70 +301,77 @@ class SlurmHost(Host, frozen=True, kw_only=True):
 
 
 class PbsQueue(msgspec.Struct, frozen=True):
-    """A queue of PBS. What is set counts in it instead of the host's; `pbsbatch_args` are added to the host's."""
+    """A queue of PBS. What is set applies in it instead of the host's; `pbsbatch_args` are added to the host's."""
 
-    name: str
-    slot_type: SlotType | None = None
-    gres_supported: bool | None = None
-    slots_per_node: int | None = None
-    pbsbatch_args: tuple[str, ...] = ()
+    name: Annotated[Name, Key("the name of the queue", is_short=True)]
+    slot_type: Annotated[SlotType | None, Key("what a slot is")] = None
+    gres_supported: Annotated[bool | None, Key("whether GPUs can be asked for by their type")] = None
+    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node")] = None
+    pbsbatch_args: Annotated[Arguments, Key("further options of every submission")] = ()
+
+
+Queues: TypeAlias = Annotated[
+    tuple[PbsQueue, ...], Value(fields.listed(reading.reader(PbsQueue)), one_or_many_of(PbsQueue))
+]
 
 
 class PbsHost(Host, frozen=True, kw_only=True):
-    """A machine with the commands of PBS. `ssh` None: the machine on which the dispatcher runs.
-
-    `queues` in order of preference; empty: the one that PBS itself takes. `cpu_queues` are for jobs without GPUs. The
-    other fields are as those of SlurmHost; the project is what a wckey is there.
-    """
+    """A machine with the commands of PBS. `ssh` None: the machine on which the dispatcher runs."""
 
     type: ClassVar[str] = "pbs"
 
-    ssh: str | None = None
-    queues: tuple[PbsQueue, ...] = ()
-    cpu_queues: tuple[str, ...] = ()
-    account: str | None = None
-    project: str | None = None
-    job_project_source: str | None = None
-    pbsbatch_args: tuple[str, ...] = ()
-    slot_type: SlotType = "cuda"
-    gres_supported: bool = True
-    slots_per_node: int | None = None
+    ssh: Annotated[Word | None, Key("the login node, as the ssh client knows it", default="this machine")] = None
+    queues: Annotated[
+        Queues, Key("queues in order of preference, each a name or a mapping", default="the one PBS takes")
+    ] = ()
+    cpu_queues: Annotated[Names, Key("queues for jobs without GPUs, in order of preference")] = ()
+    account: Annotated[Word | None, Key("the account of submissions")] = None
+    project: Annotated[Word | None, Key("the project of jobs for which `job_project_source` has none")] = None
+    job_project_source: Annotated[
+        ProjectSource | None, Key("where the project of a job comes from: `workspace`, `user`, `label` or `label:KEY`")
+    ] = None
+    pbsbatch_args: Annotated[Arguments, Key("further options of every submission")] = ()
+    slot_type: Annotated[SlotType, Key("what a slot is")] = "cuda"
+    gres_supported: Annotated[bool, Key("whether GPUs can be asked for by their type")] = True
+    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node", default="PBS is asked")] = None
 
 
 class TpuHost(Host, frozen=True, kw_only=True):
-    """A Cloud TPU VM, which has the host's name. What is None is gcloud's own default.
-
-    `data_disk` are disks as gcloud describes them (`source=...,mode=...`), `create_args` further options with which it
-    creates the VM.
-
-    `accelerator_type` as Google calls it (`v4-32`), `version` the runtime version that a VM is created with. `create`
-    says whether a dispatcher may create it (`auto`), or only a command that asks (`ask`), because it costs money.
-    `idle_delete_s`: after so long without an attempt the dispatcher deletes a VM that was created for this workspace;
-    `dead_after_s`: after so long without a dispatcher the VM deletes itself. None: never.
-    """
+    """A Cloud TPU VM, which has the host's name. What is None is gcloud's own default."""
 
     type: ClassVar[str] = "tpu"
     disks_vanish: ClassVar[bool] = True
 
-    zone: str
-    accelerator_type: str
-    project: str | None = None
-    version: str | None = None
-    spot: bool = False
-    preemptible: bool = False
-    network: str | None = None
-    subnetwork: str | None = None
-    service_account: str | None = None
-    internal_ip: bool = False
-    metadata: Mapping[str, str] = _NOTHING
-    reserved: bool = False
-    reservation: str | None = None
-    data_disk: tuple[str, ...] = ()
-    tags: tuple[str, ...] = ()
-    create_args: tuple[str, ...] = ()
-    create: CreateMode = "ask"
-    idle_delete_s: float | None = None
-    dead_after_s: float | None = 7200.0
+    zone: Annotated[Word, Key("the zone of the VM")]
+    accelerator_type: Annotated[fields.AcceleratorType, Key("the TPU as Google calls it: `v4-32`")]
+    project: Annotated[Word | None, Key("the project of the VM", default="gcloud's")] = None
+    version: Annotated[Word | None, Key("the runtime version that a VM is created with")] = None
+    spot: Annotated[bool, Key("create a spot VM")] = False
+    preemptible: Annotated[bool, Key("create a preemptible VM")] = False
+    network: Annotated[Word | None, Key("the network of a new VM")] = None
+    subnetwork: Annotated[Word | None, Key("the subnetwork of a new VM")] = None
+    service_account: Annotated[Word | None, Key("the service account of a new VM")] = None
+    internal_ip: Annotated[bool, Key("reach it, and create it, without an external address")] = False
+    metadata: Annotated[fields.Metadata, Key("metadata of a new VM, such as `startup-script`")] = _NOTHING
+    reserved: Annotated[bool, Key("create it from reserved capacity")] = False
+    reservation: Annotated[Word | None, Key("the reservation that it is created from")] = None
+    data_disk: Annotated[Words, Key("disks as gcloud describes them: `source=...,mode=...`")] = ()
+    tags: Annotated[Words, Key("network tags of a new VM")] = ()
+    create_args: Annotated[Arguments, Key("further options with which gcloud creates the VM")] = ()
+    create: Annotated[
+        CreateMode, Key("`auto`: a dispatcher may create it; `ask`: only a command that asks, because it costs money")
+    ] = "ask"
+    idle_delete_s: Annotated[
+        Duration | None,
+        Key(
+            "after so long without an attempt the dispatcher deletes a VM that was created for this workspace",
+            default="never",
+        ),
+    ] = None
+    dead_after_s: Annotated[
+        fields.DurationOrNever, Key("after so long without a dispatcher the VM deletes itself; `never`")
+    ] = 7200.0
+    node_count: Annotated[fields.OneNode, Key("1: each slice is a host of its own")] = 1
 
     @property
     def location(self) -> Location:
@@ -314,42 +386,38 @@ class TpuHost(Host, frozen=True, kw_only=True):
 class VolcanoHost(Host, frozen=True, kw_only=True):
     """A queue of Volcano in a Kubernetes cluster. What is None is left to the cluster.
 
-    `kubeconfig` and `context` are for kubectl. Attempts' files are on the volume of the claim `pvc_name`, mounted at
-    `pvc_mount_path` in every Kubernetes pod. A node has `gpus_per_node` devices of `gpu_resource_key`, by default the
-    number in `chips`; a Job has as many Kubernetes pods as its request needs, and `num_nodes` where that leaves GPUs
-    open. `cpu` and `memory` are what each gets, `cpu_cpu` and `cpu_memory` what it gets without GPUs, as Kubernetes
-    writes quantities. `shm_size` is the size of /dev/shm. `rdma`: with `rdma_per_node` devices of `rdma_resource_key`
-    each. What reads and writes files on the volume from outside runs in `helper_image` (None: `image`), which needs
-    Python, with `helper_resources` as its requests and limits.
+    A Job has as many Kubernetes pods as its request needs, and `num_nodes` where that leaves GPUs open.
     """
 
     type: ClassVar[str] = "volcano"
 
-    image: str
-    pvc_name: str
-    pvc_mount_path: str
-    namespace: str = "default"
-    queue: str = "default"
-    kubeconfig: str | None = None
-    context: str | None = None
-    num_nodes: int = 1
-    gpus_per_node: int | None = None
-    gpu_resource_key: str = "nvidia.com/gpu"
-    cpu: str | None = None
-    memory: str | None = None
-    cpu_cpu: str | None = None
-    cpu_memory: str | None = None
-    shm_size: str | None = None
-    priority_class: str | None = None
-    service_account: str | None = None
-    rdma: bool = False
-    rdma_per_node: int = 1
-    rdma_resource_key: str = "rdma/hca"
-    node_selector: Mapping[str, str] = _NOTHING
-    tolerations: tuple[Mapping[str, str], ...] = ()
-    labels: Mapping[str, str] = _NOTHING
-    helper_image: str | None = None
-    helper_resources: Mapping[str, str] = _NOTHING
+    image: Annotated[Word, Key("the image that jobs run in")]
+    pvc_name: Annotated[kubernetes.ObjectName, Key("the claim of the volume that has attempts' files")]
+    pvc_mount_path: Annotated[kubernetes.MountPath, Key("where it is mounted in every Kubernetes pod")]
+    namespace: Annotated[kubernetes.Namespace, Key("the namespace of Jobs")] = "default"
+    queue: Annotated[kubernetes.ObjectName, Key("the queue of Volcano")] = "default"
+    kubeconfig: Annotated[Line | None, Key("the file that kubectl reads", default="kubectl's")] = None
+    context: Annotated[Word | None, Key("the context of kubectl", default="kubectl's")] = None
+    num_nodes: Annotated[Positive, Key("Kubernetes pods of a Job whose request does not decide it")] = 1
+    gpus_per_node: Annotated[Count | None, Key("GPUs of a node", default="the number in `chips`")] = None
+    gpu_resource_key: Annotated[kubernetes.ResourceKey, Key("the resource of GPUs")] = "nvidia.com/gpu"
+    cpu: Annotated[Amount | None, Key("CPUs of each Kubernetes pod")] = None
+    memory: Annotated[Amount | None, Key("memory of each Kubernetes pod")] = None
+    cpu_cpu: Annotated[Amount | None, Key("CPUs of a Kubernetes pod without GPUs", default="`cpu`")] = None
+    cpu_memory: Annotated[Amount | None, Key("memory of a Kubernetes pod without GPUs", default="`memory`")] = None
+    shm_size: Annotated[Amount | None, Key("the size of /dev/shm")] = None
+    priority_class: Annotated[kubernetes.ObjectName | None, Key("the priority class of Jobs")] = None
+    service_account: Annotated[kubernetes.ObjectName | None, Key("the service account of Kubernetes pods")] = None
+    rdma: Annotated[bool, Key("ask for RDMA devices")] = False
+    rdma_per_node: Annotated[Positive, Key("RDMA devices of each Kubernetes pod")] = 1
+    rdma_resource_key: Annotated[kubernetes.ResourceKey, Key("the resource of RDMA devices")] = "rdma/hca"
+    node_selector: Annotated[kubernetes.Labels, Key("labels that nodes must have")] = _NOTHING
+    tolerations: Annotated[kubernetes.Tolerations, Key("taints of nodes that do not keep attempts away")] = ()
+    labels: Annotated[kubernetes.Labels, Key("further labels of Jobs and Kubernetes pods")] = _NOTHING
+    helper_image: Annotated[
+        Word | None, Key("what reads and writes files on the volume from outside; needs Python", default="`image`")
+    ] = None
+    helper_resources: Annotated[fields.Amounts, Key("requests and limits of the helper, `{cpu: 100m}`")] = _NOTHING
 
     def keeps(self, path: str) -> bool:
         """Only what is on the volume; `~` is its root for what the dispatcher does there."""
@@ -386,10 +454,22 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
     `unused` has a line for each key that was given but means nothing to this tool, such as a password in plain text.
     """
 
-    clusters: Mapping[str, Cluster] = _NOTHING
-    hosts: Mapping[str, AnyHost] = _NOTHING
-    priority: tuple[str, ...] = ()
-    gres_mapping: Mapping[str, tuple[str, ...]] = _NOTHING
+    clusters: Annotated[
+        Mapping[str, Cluster],
+        read_later({}),
+        Key("settings that several hosts have in common ([outlets](outlets/README.md#configuration))"),
+    ] = _NOTHING
+    hosts: Annotated[
+        Mapping[str, AnyHost],
+        read_later({}),
+        Key("other machines and clusters ([outlets](outlets/README.md#configuration))"),
+    ] = _NOTHING
+    priority: Annotated[Names, Key("hosts to prefer, the best first")] = ()
+    gres_mapping: Annotated[
+        Mapping[str, tuple[str, ...]],
+        read_later({}),
+        Key("the GRES types that SLURM knows a chip by: `{h100: [h100, nvidia_h100]}`"),
+    ] = _NOTHING
     unused: tuple[str, ...] = ()
 
     def cluster_of(self, host: Host) -> Cluster:

@@ -170,3 +170,16 @@ _KINDS: Final[Mapping[str, Callable[..., Drawer]]] = {
     "choice": _choice,
     "integer": _integer,
 }
+
+
+def _schema(also: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The JSON schema of parameters with their distributions. In names of these `-` and `_` are the same."""
+    keys = {kind: {"type": "array", "minItems": 1} for kind in (*_KINDS, "log-uniform")}
+    options = {"log": {"type": "boolean"}, "step": {"type": "number"}, **also}
+    one = {"type": "object", "properties": {**keys, **options}, "additionalProperties": False}
+    return {"type": "object", "minProperties": 1, "additionalProperties": one}
+
+
+DISTRIBUTIONS: Final = _schema({})
+# In a study a parameter may have conditions.
+OF_STUDIES: Final = _schema({"when": {"type": "object", "minProperties": 1}})

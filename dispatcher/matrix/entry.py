@@ -1,35 +1,36 @@
 """The entry of one job in a manifest: its id, its method, its parameters, and the keys that the dispatcher reads.
 
-To add such a key, add a line to READERS and a field to Entry, and its name to SCHEDULING if it only says when and where
-the job runs. A key that asks for hardware also becomes a field of outlets.base.Request, set by pod.offers.request_of.
-One that a method may set for all its jobs is added to config.Method, config._METHOD_KEYS and, for templates, to
-templates.training._method_words.
+To add such a key, add an annotated field to Entry, or to job_keys.JobKeys where a method may set it for all its jobs,
+and the code that uses it. A key that asks for hardware also becomes a field of outlets.base.Request, set by
+pod.offers.request_of.
 """
 
-from __future__ import annotations
+# Without `from __future__ import annotations`: every command reads entries, and evaluating text takes time.
 
+import functools
 import json
 import re
 import zlib
 from collections.abc import Hashable, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final, Self, TypeAlias, get_type_hints
 
 import msgspec
 
 from dispatcher.base import values
-from dispatcher.hosts.container import parse_container
-from dispatcher.hosts.options import parse_pbs, parse_slurm
-from dispatcher.hosts.types import Container, PbsOptions, SlurmOptions
+from dispatcher.base.schema import reading
+from dispatcher.base.schema.faults import lines_of
+from dispatcher.base.schema.kinds import ENV, TEXT, Integer, Names, Words
+from dispatcher.base.schema.types import Key, Value
+from dispatcher.job_keys import NOTHING, JobKeys
 
 parse_time_limit = values.parse_duration
 
-_JOB_KEY: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_JOB_KEY: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
 
 def _parse_job(value: object) -> str:
     """The key of a job's class: words joined by `/`."""
-    if not isinstance(value, str) or not _JOB_KEY.fullmatch(value):
+    if not isinstance(value, str) or not re.fullmatch(_JOB_KEY, value):
         raise values.BadValueError("expected the key of a class with @job, such as gpt/train/pretrain")
     return value
 
@@ -54,111 +55,77 @@ def _parse_cwd(value: object) -> str:
     return path
 
 
-# The reserved keys: for each its field and the function that parses its value. All other keys are parameters.
-READERS: Final[Mapping[str, tuple[str, values.Reader]]] = {
-    "command": ("command", values.parse_command),
-    "gpus": ("gpus", values.parse_count),
-    "gpu_memory": ("gpu_memory_mib", values.parse_memory),
-    "needs": ("needs", values.parse_names),
-    "priority": ("priority", values.parse_integer),
-    "retries": ("retries", values.parse_count),
-    "retry_on": ("retry_on", values.parse_retry_on),
-    "time_limit": ("time_limit_s", values.parse_duration),
-    "env": ("env", values.parse_env),
-    "env_file": ("env_file", values.parse_private_path),
-    "cwd": ("cwd", _parse_cwd),
-    "outlet": ("outlet", values.parse_words),
-    "resources": ("resources", values.parse_resources),
-    "container": ("container", parse_container),
-    "slurm": ("slurm", parse_slurm),
-    "pbs": ("pbs", parse_pbs),
-    "queue_limit": ("queue_limit_s", values.parse_duration),
-    "job": ("job", _parse_job),
-    "config": ("config", _parse_config),
-    "import": ("imports", values.parse_words),
-    "snapshot": ("snapshot", values.parse_flag),
-    "user": ("user", values.parse_user),
-}
-# The reserved keys that determine when and where a job runs and from which copy of the code, not its parameters.
-SCHEDULING: Final = frozenset(
-    {
-        "needs",
-        "priority",
-        "retries",
-        "retry_on",
-        "time_limit",
-        "gpu_memory",
-        "outlet",
-        "resources",
-        "slurm",
-        "pbs",
-        "queue_limit",
-        "snapshot",
-    }
-)
 # Whose job it is.
 OWNER: Final = "user"
-# What does not count in the digest of an entry: a job that differs in it computes the same.
-UNDIGESTED: Final = SCHEDULING | {OWNER}
-RESERVED: Final = frozenset(READERS) | {"job_id", "method"}
+# What must be there only with `job`.
+_OF_JOBS: Final = ("config", "import")
 
-# Shared by all entries: msgspec would give each of them an empty dict of its own.
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_Directory: TypeAlias = Annotated[str, Value(_parse_cwd, TEXT)]
+_User: TypeAlias = Annotated[str, Value(values.parse_user, TEXT)]
+_JobKey: TypeAlias = Annotated[str, Value(_parse_job, {"type": "string", "pattern": f"^{_JOB_KEY}$"})]
+_Config: TypeAlias = Annotated[Mapping[str, Any], Value(_parse_config, {"type": "object"})]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Entry(JobKeys, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """One job to run. Fields that are None or empty are unset, and the method's setting applies.
 
-    `params` are all keys that are not reserved. `gpus` None means one on a GPU slot, and a CPU slot takes the job as
-    well. `gpu_memory_mib` is what it takes of its GPU, which it then may share. `outlet` names the outlets that may run
-    the job, the preferred one first. `order` is the position in the manifest. `written` holds the reserved keys as the
-    manifest has them. `cwd` is where the command runs, below the workspace's root, which it is when unset. `env_file`
-    is the path of a file with secrets where the job runs. `slurm` and `pbs` count on hosts of these types.
-
-    `job` is the key of a class with @job, which runs with the configuration `config` instead of the method's command;
-    `imports` are the modules and files that define such classes. The method's other settings apply. `snapshot`:
-    attempts run a copy of the code as it was when the job was queued. `user` owns the job: as written, else the owner
-    of the manifest's file.
+    `params` are all keys that are not reserved. `order` is the position in the manifest. `written` holds the reserved
+    keys as the manifest has them. `job` runs with the configuration `config` instead of the method's command.
     """
 
     job_id: str
     method: str
-    params: Mapping[str, Any] = _NOTHING
-    command: str | tuple[str, ...] | None = None
-    gpus: int | None = None
-    gpu_memory_mib: int | None = None
-    needs: tuple[str, ...] = ()
-    priority: int = 0
-    retries: int | None = None
-    retry_on: tuple[str, ...] | None = None
-    time_limit_s: float | None = None
-    env: Mapping[str, str] = _NOTHING
-    env_file: str | None = None
-    cwd: str | None = None
-    outlet: tuple[str, ...] = ()
-    resources: Mapping[str, Any] = _NOTHING
-    container: Container | None = None
-    slurm: SlurmOptions | None = None
-    pbs: PbsOptions | None = None
-    queue_limit_s: float | None = None
-    job: str | None = None
-    config: Mapping[str, Any] = _NOTHING
-    imports: tuple[str, ...] = ()
-    snapshot: bool | None = None
-    user: str | None = None
+    params: Mapping[str, Any] = NOTHING
+    env: Annotated[
+        Mapping[str, str],
+        Value(values.parse_env, ENV),
+        Key("environment variables, `{OMP_NUM_THREADS: 2}`; added to the method's; those that say which GPUs are seen "
+            "can only [narrow](pods.md#which-gpus-a-job-sees) that", default="none"),
+    ] = NOTHING  # fmt: skip
+    needs: Annotated[
+        Names,
+        Key("a list of ids of jobs that must be done first ([when one is done again]"
+            "(entries.md#when-a-needed-job-is-done-again))", is_digested=False),
+    ] = ()  # fmt: skip
+    priority: Annotated[Integer, Key("a whole number; jobs with a higher one are claimed first", is_digested=False)] = 0
+    cwd: Annotated[
+        _Directory | None,
+        Key("where the command runs: a directory below the workspace's root (of [shipped code](outlets/code.md), below "
+            "its root), or an absolute path", default="the root"),
+    ] = None  # fmt: skip
+    outlet: Annotated[
+        Words,
+        Key("where it may run: one name or a list, the preferred one first", default="anywhere", is_digested=False),
+    ] = ()
+    job: Annotated[
+        _JobKey | None, Key("a job class instead of a script, such as `gpt/train/pretrain` ([Jobs in JAX](jax.md))")
+    ] = None
+    config: Annotated[_Config, Key("the configuration of that class; only with `job`", default="its defaults")] = (
+        NOTHING
+    )
+    imports: Annotated[
+        Words,
+        Key("modules or files that define such classes; only with `job`", default="`jobs/` of the workspace",
+            name="import"),
+    ] = ()  # fmt: skip
+    user: Annotated[
+        _User | None,
+        Key("[whose job](entries.md#owner-of-a-job) it is", default="who submitted it, else the file's owner",
+            is_digested=False),
+    ] = None  # fmt: skip
     order: int = 0
-    written: Mapping[str, Any] = _NOTHING
+    written: Mapping[str, Any] = NOTHING
 
     def document(self) -> dict[str, Any]:
         """The JSON object of this entry: id, method, parameters, then the reserved keys as written, and its owner."""
         owner = {} if self.user is None else {OWNER: self.user}
         return {"job_id": self.job_id, "method": self.method, **self.params, **self._words(), **owner}
 
-    def owned_by(self, user: str | None) -> Entry:
+    def owned_by(self, user: str | None) -> Self:
         """The same entry as a job of `user`; None: of whom it is."""
         return self if user in (None, self.user) else msgspec.structs.replace(self, user=user)
 
-    def limited_to(self, time_limit: str | None) -> Entry:
+    def limited_to(self, time_limit: str | None) -> Self:
         """The same entry with another time limit, as entries have it; None: with its own."""
         if time_limit is None:
             return self
@@ -180,9 +147,9 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         """
         seen: dict[str, Any] = {"method": self.method, "params": dict(self.params)}
         for field in _DIGESTED:
-            value = getattr(self, field)
-            if value != _DEFAULTS[field]:
-                seen[field] = _plain(value)
+            value = getattr(self, field.name)
+            if value != field.default:
+                seen[field.name] = _plain(value)
         try:
             text = msgspec.json.encode(seen, order="sorted")
         except (ValueError, OverflowError):
@@ -208,14 +175,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
         if self.written:
             return self.written
         # Not read from a manifest: the fields that differ from the defaults were set.
-        words: dict[str, Any] = {}
-        for word, (field, _) in READERS.items():
-            value = getattr(self, field)
-            if value != _DEFAULTS[field]:
-                words[word] = list(value) if isinstance(value, tuple) else _plain(value)
-        if self.gpu_memory_mib is not None:
-            words["gpu_memory"] = f"{self.gpu_memory_mib}M"
-        return words
+        return reading.written(Entry, self)
 
 
 DIGEST_SIZE: Final = 8
@@ -237,8 +197,20 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-_DEFAULTS: Final = {field.name: field.default for field in msgspec.structs.fields(Entry)}
-_DIGESTED: Final = tuple(field for word, (field, _) in READERS.items() if word not in UNDIGESTED)
+# The reserved keys. All other keys are parameters.
+KEYS: Final[Mapping[str, reading.Field]] = reading.fields(Entry)
+# The reserved keys that do not count in the digest of an entry: a job that differs in them computes the same.
+UNDIGESTED: Final = frozenset(key for key, field in KEYS.items() if not field.key.is_digested)
+# Those of them that say when and where a job runs and from which copy of the code, not whose it is.
+SCHEDULING: Final = UNDIGESTED - {OWNER}
+RESERVED: Final = frozenset(KEYS) | {"job_id", "method"}
+_DIGESTED: Final = tuple(field for key, field in KEYS.items() if key not in UNDIGESTED)
+
+
+@functools.cache
+def form() -> str:
+    """Changes with the fields of entries and their types: what was saved with another form cannot be read."""
+    return repr(get_type_hints(Entry))
 
 
 def read_entry(document: dict[str, Any], order: int, owner: str | None = None) -> tuple[Entry | None, list[str]]:
@@ -254,23 +226,23 @@ def read_entry(document: dict[str, Any], order: int, owner: str | None = None) -
     for key, value in (("job_id", job_id), ("method", method)):
         if not values.is_name(value):
             faults.append(_name_fault(key, value))
-    if READERS.keys().isdisjoint(document):
+    if KEYS.keys().isdisjoint(document):
         fields: dict[str, Any] = {OWNER: owner}
         return _make(job_id, method, document, order, fields, faults), faults
-    written = {word: document.pop(word) for word in [word for word in document if word in READERS]}
+    written = {word: document.pop(word) for word in [word for word in document if word in KEYS]}
     fields = {"written": written, OWNER: owner}
     for word, value in written.items():
         if value is None:
             continue
-        field, read = READERS[word]
+        field = KEYS[word]
         try:
-            fields[field] = read(value)
+            fields[field.name] = field.read(value)
         except values.BadValueError as error:
-            faults.append(f"{word} = {values.shown_at(word, value)}: {error}")
+            faults += lines_of(error, value, word)
     if fields.get("gpu_memory_mib") is not None and fields.get("gpus") == 0:
         faults.append(f"gpu_memory = {values.shown(written['gpu_memory'])}: gpus is 0, so there is no GPU to share")
     if written.get("job") is None:
-        for word in ("config", "import"):
+        for word in _OF_JOBS:
             if written.get(word) is not None:
                 faults.append(f"{word} = {values.shown(written[word])}: only an entry with `job` has a {word}")
     return _make(job_id, method, document, order, fields, faults), faults

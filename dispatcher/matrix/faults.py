@@ -1,4 +1,4 @@
-"""The faults of a sweep file or a study, collected so that all of them are listed at once.
+"""What sweep files and studies name: parameters with their values, each fault with its place.
 
 And what a person should know of its values: those that jobs get in another spelling, or that have another tool's form.
 """
@@ -6,42 +6,46 @@ And what a person should know of its values: those that jobs get in another spel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
-from dispatcher.base.values import shown, text_of
+from dispatcher.base.schema.faults import PartFault, PartsError
+from dispatcher.base.values import BadValueError, text_of
 from dispatcher.base.yaml_text import lost_forms, read_value, split_values
-from dispatcher.errors import nearest
 from dispatcher.matrix.entry import RESERVED
 
 # Keys that the expansion of a sweep sets.
-_MADE: Final = frozenset({"job_id", "draw"})
+MADE: Final = frozenset({"job_id", "draw"})
 _HYDRA: Final = re.compile(r"(choice|interval)\((.*)\)", re.DOTALL)
 
 
-class Faults(list[str]):
-    """The faults found so far; each begins with its place in the sweep file."""
+def named(
+    value: object, read: Callable[[str, Any], Any] = lambda _, one: one, made: Collection[str] = MADE
+) -> dict[str, Any]:
+    """A mapping from parameters to what `read` makes of their names and values; PartsError with all faults.
 
-    def mapping(self, document: Mapping[Any, Any], key: str, place: str) -> dict[str, Any]:
-        """The mapping under `key`; empty when it is missing or is not a mapping."""
-        value = document.get(key)
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            self.append(
-                f"{place}{key} = {shown(value)}: expected names and their values (quote names that are numbers)"
-            )
-            return {}
-        return dict(value)
+    Those in `made` are refused: the expansion sets them itself, so they would be overwritten or lost.
+    """
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise BadValueError("expected names and their values (quote names that are numbers)")
+    why = "is set by the expansion: choose another name"
+    wrong = [PartFault(f".{name}", None, why, is_hidden=True) for name in value if name in made]
+    found = {}
+    for name, one in value.items():
+        try:
+            found[name] = read(name, one)
+        except ValueError as error:
+            wrong.append(PartFault(f".{name}", one, str(error)))
+    if wrong:
+        raise PartsError(wrong)
+    return found
 
-    def keys(self, document: Mapping[Any, Any], known: tuple[str, ...], place: str) -> None:
-        for key in document:
-            if key not in known:
-                self.append(f"{place}{key}: unknown key{nearest(str(key), known)}")
 
-    def made_names(self, keys: Iterable[str], place: str, made: frozenset[str] = _MADE) -> None:
-        """Refuse keys that the expansion sets itself: they would be overwritten or lost."""
-        self.extend(f"{place}{key}: is set by the expansion: choose another name" for key in keys if key in made)
+def derived_text(_: str, value: object) -> str:
+    """A text of `derive`."""
+    if not isinstance(value, str):
+        raise BadValueError('expected text such as "/checkpoints/{job_id}"')
+    return value
 
 
 def grid_advice(key: str, value: object) -> str:

@@ -19,11 +19,10 @@ import msgspec
 from dispatcher.base import parts
 from dispatcher.base.file_identity import SERVER_TICK_S, ExactIdentity, exact_identity_of
 from dispatcher.matrix.entries import Block, Entries
-from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.entry import form
 
 # To be raised with every change of what entries are read as, or of what is a fault of a manifest.
 _VERSION: Final = 3
-_FORM: Final = repr((_VERSION, Entry.__annotations__))
 # Smaller manifests are read in less time than it takes to be sure that this file is theirs.
 _LARGE_BYTES: Final = 4_000_000
 _TOGETHER: Final = 500
@@ -50,7 +49,7 @@ def save(path: Path, root: Path, data: bytes, found: os.stat_result, entries: En
     """
     if len(data) < _LARGE_BYTES:
         return
-    head = _Head(_FORM, _digest(data), exact_identity_of(found), len(entries), found.st_uid)
+    head = _Head(f"{_VERSION} {form()}", _digest(data), exact_identity_of(found), len(entries), found.st_uid)
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         if _decode_head(parts.read(file)) == head:
             return
@@ -67,7 +66,7 @@ def read(path: Path, manifest: BinaryIO, known_ids: Collection[str] = ()) -> Ent
         return None
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         head = _decode_head(parts.read(file))
-        is_usable = head.form == _FORM and head.uid == found.st_uid
+        is_usable = head.form == f"{_VERSION} {form()}" and head.uid == found.st_uid
         if is_usable and (_is_unchanged(head, found, file) or head.digest == _digest(manifest.read())):
             return Entries.of(*read_packed(file, head.entries), known_ids)
     return None

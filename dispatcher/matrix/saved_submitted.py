@@ -16,7 +16,7 @@ import msgspec
 
 from dispatcher.base import parts
 from dispatcher.matrix.entries import Entries
-from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.entry import form
 from dispatcher.matrix.saved_entries import packed_parts, read_packed
 
 # Kinds of submitted jobs have other numbers than those of manifests, to which they are joined.
@@ -25,7 +25,6 @@ FIRST_KIND: Final = 1 << 20
 LEAST_BYTES: Final = 200_000
 # To be raised with every change of what lines are read as.
 _VERSION: Final = 1
-_FORM: Final = repr((_VERSION, Entry.__annotations__))
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -51,7 +50,7 @@ _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 def save(path: Path, root: Path, saved: Saved) -> None:
     """Write the file for the workspace `root`. Where that fails there is none, or the old one."""
-    head = _Head(_FORM, saved.length, saved.checksum, saved.lines, len(saved.entries))
+    head = _Head(f"{_VERSION} {form()}", saved.length, saved.checksum, saved.lines, len(saved.entries))
     parts.write(path, root, itertools.chain([_encode(head)], packed_parts(saved.entries)))
 
 
@@ -59,7 +58,7 @@ def read(path: Path, data: bytes) -> Saved | None:
     """What was saved of the lines with which `data` begins; None where nothing was, or they are other lines now."""
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         head = _decode_head(parts.read(file))
-        is_usable = head.form == _FORM and head.length <= len(data)
+        is_usable = head.form == f"{_VERSION} {form()}" and head.length <= len(data)
         if is_usable and zlib.crc32(memoryview(data)[: head.length]) == head.checksum:
             entries = Entries.of(*read_packed(file, head.entries), first_kind=FIRST_KIND)
             return Saved(head.length, head.checksum, head.lines, entries)

@@ -19,27 +19,34 @@ one of its conditions, `exclude` drops those that meet one; a condition is a val
 (`{lr: {above: 1e-4}}`). `needs` are ids, or globs over all ids of the file, with fields filled from the entry. A sweep
 may have its own `job_id` and `derive`.
 
-To add a keyword of a sweep, add it to _SWEEP_KEYS and apply it in `_sweep` (the points and their entries) or `_axes`
-(what is combined); one of the whole file, to _TOP_KEYS and `_expand`.
+To add a keyword of a sweep, add an annotated field to Sweep and apply it in `_sweep` (the points and their entries) or
+`_axes` (what is combined); one of the whole file, to SweepFile and `_expand`.
 """
-
-from __future__ import annotations
 
 import bisect
 import copy
 import fnmatch
+import functools
 import itertools
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-from dispatcher.base.values import is_name, shown
+import msgspec
+
+from dispatcher.base import values
+from dispatcher.base.schema import reading
+from dispatcher.base.schema.faults import PartFault, PartsError, read_all
+from dispatcher.base.schema.kinds import TEXT, number, one_or_many, read_later
+from dispatcher.base.schema.types import Key, Value
+from dispatcher.base.values import BadValueError, is_name, shown
 from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.condition import check_condition, holds
-from dispatcher.matrix.draw import draw, make_drawer
-from dispatcher.matrix.faults import Faults, draw_advice, grid_advice
+from dispatcher.matrix.draw import DISTRIBUTIONS, Drawer, draw, make_drawer
+from dispatcher.matrix.entry import Entry
+from dispatcher.matrix.faults import derived_text, draw_advice, grid_advice, named
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.pattern import fill
 
@@ -48,12 +55,160 @@ _MOST_ENTRIES: Final = 1_000_000
 # Of as many faults of one kind each is listed.
 _MOST_ALIKE: Final = 20
 
-_TOP_KEYS: Final = ("defaults", "job_id", "derive", "sweeps")
-_SWEEP_KEYS: Final = ("name", "defaults", "job_id", "derive", "grid", "zip", "random", "include", "exclude", "needs")
-_RANDOM_KEYS: Final = ("seed", "count", "draw")
-
 # One axis of a sweep: its points, each a few keys and their values.
 _Axis = list[dict[str, Any]]
+
+
+def _parse_pattern(value: object) -> str:
+    if not isinstance(value, str):
+        raise BadValueError(_PATTERN_EXPECTED)
+    return value
+
+
+def _list(name: str, value: object) -> list[Any]:
+    if not isinstance(value, list) or not value:
+        raise BadValueError(f"expected a list of values{grid_advice(name, value)}")
+    return value
+
+
+def _parse_zip(value: object) -> list[dict[str, list[Any]]]:
+    """One group of lists that advance together, or several."""
+    if isinstance(value, list):
+        return read_all((f"[{place}]", group, _parse_group) for place, group in enumerate(value))
+    return [_parse_group(value)]
+
+
+def _parse_group(value: object) -> dict[str, list[Any]]:
+    lists = named(value, _list)
+    lengths = {key: len(values) for key, values in lists.items()}
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
+        raise PartsError([PartFault("", None, f"expected lists of one length, but {listed}", is_hidden=True)])
+    return lists
+
+
+def _parse_conditions(value: object) -> list[Mapping[str, Any]]:
+    conditions = [value] if isinstance(value, Mapping) else value
+    if not isinstance(conditions, list) or not all(isinstance(one, Mapping) and one for one in conditions):
+        raise BadValueError("expected a list of conditions such as {lang: german}")
+    return conditions
+
+
+def _parse_needs(value: object) -> list[str]:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
+        raise BadValueError("expected a list of job ids or globs over them")
+    return words
+
+
+def _drawer(name: str, distribution: object) -> Drawer:
+    try:
+        return make_drawer(distribution)
+    except ValueError as error:
+        raise BadValueError(f"{error}{draw_advice(name, distribution)}") from None
+
+
+def _parse_draw(value: object) -> dict[str, Drawer]:
+    drawers = named(value, _drawer)
+    if not drawers:
+        raise BadValueError("expected parameters such as lr: {log_uniform: [1e-5, 1e-3]}")
+    return drawers
+
+
+def _parse_count(value: object) -> int:
+    count = values.parse_positive(value)
+    if count > _MOST_ENTRIES:
+        raise BadValueError(f"more than the limit of {_MOST_ENTRIES:,}")
+    return count
+
+
+_PATTERN_EXPECTED: Final = 'expected a pattern such as "{method}_{lang}_s{seed}"'
+_LISTS: Final = {"type": "object", "additionalProperties": {"type": "array", "minItems": 1}}
+_CONDITIONS: Final = one_or_many({"type": "object", "minProperties": 1})
+
+
+def _entry_schema() -> Mapping[str, Any]:
+    """The schema of keys of entries, of which some may be missing: every key may also be a parameter."""
+    from dispatcher.base.schema.json_schema import of_struct
+
+    name = {"type": "string", "description": "which template and which settings of dispatcher.yaml"}
+    return of_struct(Entry, {"method": name}, is_open=True)
+
+
+Defaults: TypeAlias = Annotated[dict[str, Any], Value(named, _entry_schema)]
+Texts: TypeAlias = Annotated[
+    dict[str, str],
+    Value(functools.partial(named, read=derived_text), {"type": "object", "additionalProperties": {"type": "string"}}),
+]
+Pattern: TypeAlias = Annotated[str, Value(_parse_pattern, {"type": "string"})]
+
+
+class Random(msgspec.Struct, kw_only=True):
+    """The drawn values of a sweep."""
+
+    seed: Annotated[Annotated[int, Value(values.parse_any_integer, {"type": "integer"})], Key("of the generator")]
+    count: Annotated[Annotated[int, number(1, _MOST_ENTRIES, _parse_count)], Key("how many draws")]
+    draw: Annotated[
+        Annotated[dict[str, Drawer], Value(_parse_draw, DISTRIBUTIONS)],
+        Key("parameters with their distributions, `{lr: {log_uniform: [1e-5, 1e-3]}}`"),
+    ]
+
+
+class Sweep(msgspec.Struct, kw_only=True):
+    """One sweep of a file."""
+
+    name: Annotated[Any, Key("what messages call the sweep", default="its number")] = None
+    defaults: Annotated[Defaults, Key("the sweep's own; a key replaces that of the file, the others stay")] = {}
+    job_id: Annotated[Pattern | None, Key("the sweep's own pattern of ids", default="that of the file")] = None
+    derive: Annotated[Texts, Key("the sweep's own; a text replaces that of the file, the others stay")] = {}
+    grid: Annotated[
+        Annotated[dict[str, list[Any]], Value(functools.partial(named, read=_list), _LISTS)],
+        Key("lists of values: every combination"),
+    ] = {}
+    zip: Annotated[
+        Annotated[list[dict[str, list[Any]]], Value(_parse_zip, one_or_many(_LISTS))],
+        Key("lists of values that advance together; a list of such groups"),
+    ] = []
+    random: Annotated[Random | None, Key("drawn values ([`random`](sweeps.md#random))")] = None
+    include: Annotated[
+        Annotated[list[Mapping[str, Any]], Value(_parse_conditions, _CONDITIONS)],
+        Key(
+            "[conditions](sweeps.md#include-and-exclude): a point that meets one of them is kept", default="every point"
+        ),
+    ] = []
+    exclude: Annotated[
+        Annotated[list[Mapping[str, Any]], Value(_parse_conditions, _CONDITIONS)],
+        Key("conditions: a point that meets one of them is dropped"),
+    ] = []
+    needs: Annotated[
+        Annotated[list[str], Value(_parse_needs, one_or_many(TEXT))],
+        Key("ids, patterns or globs of jobs that must be done first"),
+    ] = []
+
+
+def _sweeps_schema() -> Mapping[str, Any]:
+    from dispatcher.base.schema.json_schema import of_struct
+
+    return {"type": "array", "items": of_struct(Sweep), "minItems": 1}
+
+
+class SweepFile(msgspec.Struct, kw_only=True):
+    """A sweep file."""
+
+    sweeps: Annotated[
+        Any,
+        read_later(_sweeps_schema),
+        Key("the list of sweeps. Each is expanded by itself, the entries follow each other", default="required"),
+    ] = None
+    defaults: Annotated[
+        Defaults,
+        Key("keys of every entry: parameters, and what [entries](entries.md) have besides (`gpus`, `priority`, "
+            "`time_limit` ...). Without `user`, jobs that the manifest does not have yet are yours"),
+    ] = {}  # fmt: skip
+    job_id: Annotated[
+        Pattern | None, Key("the pattern of the job ids; required here or in each sweep", default="the sweeps' own")
+    ] = None
+    derive: Annotated[Texts, Key("texts with fields, filled last")] = {}
 
 
 def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -66,7 +221,7 @@ def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, 
         where, document = "the sweep", sweep
     else:
         where, document = str(sweep), _load(sweep)
-    faults = Faults()
+    faults: list[str] = []
     entries, sources = _expand(document, faults)
     if not faults:
         faults.extend(_limited(_collisions(entries, sources)))
@@ -82,67 +237,67 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     from dispatcher.base import files, yaml_text
 
     try:
-        return yaml_text.load_mapping(files.read_plain(path), f"the keys {', '.join(_TOP_KEYS)}")
+        return yaml_text.load_mapping(files.read_plain(path), f"the keys {', '.join(reading.fields(SweepFile))}")
     except OSError as error:
         raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except ValueError as error:
         raise ManifestError(str(path), [str(error)]) from None
 
 
-def _expand(document: Mapping[str, Any], faults: Faults) -> tuple[list[dict[str, Any]], list[str]]:
+def _expand(document: Mapping[str, Any], faults: list[str]) -> tuple[list[dict[str, Any]], list[str]]:
     """The entries, and for each the name of its sweep."""
-    faults.keys(document, _TOP_KEYS, "")
-    defaults = faults.mapping(document, "defaults", "")
-    derive = faults.mapping(document, "derive", "")
-    sweeps = document.get("sweeps")
+    found, wrong = reading.parse(SweepFile, document)
+    faults += [fault.line() for fault in wrong]
+    sweeps = found.pop("sweeps", None)
     if not isinstance(sweeps, list) or not sweeps:
         faults.append(f"sweeps = {shown(sweeps)}: expected a list of sweeps, each with grid, zip or random")
         return [], []
+    of_file = SweepFile(**found)
     entries: list[dict[str, Any]] = []
     sources: list[str] = []
     patterns: list[list[str]] = []
-    for number, sweep in enumerate(sweeps, 1):
+    for place, sweep in enumerate(sweeps, 1):
         if not isinstance(sweep, Mapping):
-            faults.append(f"sweep {number} = {shown(sweep)}: expected keys such as grid, zip, random")
+            faults.append(f"sweep {place} = {shown(sweep)}: expected keys such as grid, zip, random")
             continue
-        name = f"sweep {sweep.get('name', number)}"
-        inherited = {"defaults": defaults, "derive": derive, "job_id": document.get("job_id")}
-        made = _sweep(sweep, inherited, f"{name}: ", faults)
+        name = f"sweep {sweep.get('name', place)}"
+        keys, wrong = reading.parse(Sweep, sweep)
+        faults += [f"{name}: {fault.line()}" for fault in wrong]
+        given = Sweep(**keys)
+        if given.job_id is None and "job_id" not in sweep:
+            given.job_id = of_file.job_id
+            if given.job_id is None and "job_id" not in document:
+                faults.append(f"{name}: job_id = null: {_PATTERN_EXPECTED}")
+        given.defaults = {**of_file.defaults, **given.defaults}
+        given.derive = {**of_file.derive, **given.derive}
+        made = _sweep(given, f"{name}: ", faults)
         entries += made
         sources += [name] * len(made)
-        patterns += [_list_of_text(sweep, "needs", f"{name}: ", faults)] * len(made)
+        patterns += [given.needs] * len(made)
     if not faults:
         _resolve_needs(entries, sources, patterns, faults)
     return entries, sources
 
 
-def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, faults: Faults) -> list[dict[str, Any]]:
-    faults.keys(sweep, _SWEEP_KEYS, place)
-    defaults = {**inherited["defaults"], **faults.mapping(sweep, "defaults", place)}
-    derive = {**inherited["derive"], **faults.mapping(sweep, "derive", place)}
-    pattern = sweep.get("job_id", inherited["job_id"])
-    if not isinstance(pattern, str):
-        faults.append(f'{place}job_id = {shown(pattern)}: expected a pattern such as "{{method}}_{{lang}}_s{{seed}}"')
+def _sweep(sweep: Sweep, place: str, faults: list[str]) -> list[dict[str, Any]]:
     axes = _axes(sweep, place, faults)
-    texts = _derived_texts(derive, place, faults)
-    faults.made_names([*defaults, *derive], place)
     size = math.prod(len(axis) for axis in axes)
     if size > _MOST_ENTRIES:
         factors = " x ".join(f"{len(axis):,}" for axis in axes if len(axis) > 1)
         faults.append(f"{place}{factors} = {size:,} combinations: more than the limit of {_MOST_ENTRIES:,}")
         return []
-    keys = {key for axis in axes for point in axis[:1] for key in point} | defaults.keys()
-    include = _conditions(sweep, "include", keys, place, faults)
-    exclude = _conditions(sweep, "exclude", keys, place, faults)
-    if not isinstance(pattern, str):
+    keys = {key for axis in axes for point in axis[:1] for key in point} | sweep.defaults.keys()
+    for word, conditions in (("include", sweep.include), ("exclude", sweep.exclude)):
+        _check_conditions(conditions, word, keys, place, faults)
+    if sweep.job_id is None:
         return []
     made = []
     unusable: dict[str, dict[str, Any]] = {}
-    for point in _points(axes, defaults):
-        if (include and not _fits(include, point)) or _fits(exclude, point):
+    for point in _points(axes, sweep.defaults):
+        if (sweep.include and not _fits(sweep.include, point)) or _fits(sweep.exclude, point):
             continue
         try:
-            entry = _finished(point, texts, pattern)
+            entry = _finished(point, sweep.derive, sweep.job_id)
         except ValueError as error:
             # The other points of this sweep have the same fault.
             faults.append(f"{place}{error}")
@@ -156,25 +311,13 @@ def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, f
     return made
 
 
-def _derived_texts(derive: Mapping[str, Any], place: str, faults: Faults) -> dict[str, str]:
-    for key, text in derive.items():
-        if not isinstance(text, str):
-            faults.append(f'{place}derive.{key} = {shown(text)}: expected text such as "/checkpoints/{{job_id}}"')
-    return {key: text for key, text in derive.items() if isinstance(text, str)}
-
-
-def _axes(sweep: Mapping[str, Any], place: str, faults: Faults) -> list[_Axis]:
-    axes: list[_Axis] = []
-    for key, values in faults.mapping(sweep, "grid", place).items():
-        if isinstance(values, list) and values:
-            axes.append([{key: value} for value in values])
-        else:
-            faults.append(f"{place}grid.{key} = {shown(values)}: expected a list of values{grid_advice(key, values)}")
-    groups = sweep.get("zip")
-    for group in groups if isinstance(groups, list) else [groups]:
-        axes += _zip_axis(faults.mapping({"zip": group}, "zip", place), place, faults)
-    faults.made_names([key for axis in axes for key in axis[0]], place)
-    axes += _random_axis(faults.mapping(sweep, "random", place), place, faults)
+def _axes(sweep: Sweep, place: str, faults: list[str]) -> list[_Axis]:
+    axes: list[_Axis] = [[{key: value} for value in values] for key, values in sweep.grid.items()]
+    for group in sweep.zip:
+        if group:
+            axes.append([dict(zip(group, row, strict=True)) for row in _rows(group)])
+    if sweep.random is not None:
+        axes.append(_random_axis(sweep.random))
     seen: set[str] = set()
     for axis in axes:
         for key in axis[0]:
@@ -184,49 +327,9 @@ def _axes(sweep: Mapping[str, Any], place: str, faults: Faults) -> list[_Axis]:
     return axes
 
 
-def _zip_axis(group: Mapping[str, Any], place: str, faults: Faults) -> list[_Axis]:
-    lists = {key: values for key, values in group.items() if isinstance(values, list) and values}
-    for key, values in group.items():
-        if key not in lists:
-            faults.append(f"{place}zip.{key} = {shown(values)}: expected a list of values{grid_advice(key, values)}")
-    lengths = {key: len(values) for key, values in lists.items()}
-    if len(set(lengths.values())) > 1:
-        listed = ", ".join(f"{key} has {length}" for key, length in lengths.items())
-        faults.append(f"{place}zip: expected lists of one length, but {listed}")
-        return []
-    if not lists:
-        return []
-    return [[dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]]
-
-
-def _random_axis(document: Mapping[str, Any], place: str, faults: Faults) -> list[_Axis]:
-    if not document:
-        return []
-    faults.keys(document, _RANDOM_KEYS, f"{place}random.")
-    seed, count = document.get("seed"), document.get("count")
-    valid = True
-    for key, value, least in (("seed", seed, None), ("count", count, 1)):
-        if type(value) is not int or (least is not None and value < least):
-            expected = "a whole number" if least is None else f"a whole number, {least} or more"
-            faults.append(f"{place}random.{key} = {shown(value)}: expected {expected}")
-            valid = False
-    drawers = {}
-    for name, distribution in faults.mapping(document, "draw", f"{place}random.").items():
-        try:
-            drawers[name] = make_drawer(distribution)
-        except ValueError as error:
-            advice = draw_advice(name, distribution)
-            faults.append(f"{place}random.draw.{name} = {shown(distribution)}: {error}{advice}")
-    faults.made_names(drawers, f"{place}random.draw.")
-    if not document.get("draw"):
-        faults.append(f"{place}random.draw is missing: expected parameters such as lr: {{log_uniform: [1e-5, 1e-3]}}")
-    if not valid or not drawers or type(seed) is not int or type(count) is not int:
-        return []
-    if count > _MOST_ENTRIES:
-        faults.append(f"{place}random.count = {count:,}: more than the limit of {_MOST_ENTRIES:,}")
-        return []
-    columns = {name: draw(drawer, seed, name, count) for name, drawer in drawers.items()}
-    return [[{"draw": number, **dict(zip(columns, row, strict=True))} for number, row in enumerate(_rows(columns))]]
+def _random_axis(random: Random) -> _Axis:
+    columns = {name: draw(drawer, random.seed, name, random.count) for name, drawer in random.draw.items()}
+    return [{"draw": number, **dict(zip(columns, row, strict=True))} for number, row in enumerate(_rows(columns))]
 
 
 def _rows(columns: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
@@ -275,17 +378,9 @@ def _limited(faults: list[str]) -> list[str]:
     return [*faults[:_MOST_ALIKE], f"... and {more:,} more like this"] if more > 0 else faults
 
 
-def _conditions(
-    sweep: Mapping[str, Any], word: str, keys: set[str], place: str, faults: Faults
-) -> list[Mapping[str, Any]]:
-    conditions = sweep.get(word)
-    if conditions is None:
-        return []
-    if isinstance(conditions, Mapping):
-        conditions = [conditions]
-    if not isinstance(conditions, list) or not all(isinstance(one, Mapping) and one for one in conditions):
-        faults.append(f"{place}{word} = {shown(conditions)}: expected a list of conditions such as {{lang: german}}")
-        return []
+def _check_conditions(
+    conditions: list[Mapping[str, Any]], word: str, keys: set[str], place: str, faults: list[str]
+) -> None:
     for condition in conditions:
         for key, expected in condition.items():
             if key not in keys:
@@ -295,26 +390,14 @@ def _conditions(
                 check_condition(expected)
             except ValueError as error:
                 faults.append(f"{place}{word}.{key}: {error}")
-    return conditions
 
 
 def _fits(conditions: list[Mapping[str, Any]], point: Mapping[str, Any]) -> bool:
     return any(all(holds(expected, point.get(key)) for key, expected in one.items()) for one in conditions)
 
 
-def _list_of_text(sweep: Mapping[str, Any], key: str, place: str, faults: Faults) -> list[str]:
-    value = sweep.get(key)
-    if value is None:
-        return []
-    words = [value] if isinstance(value, str) else value
-    if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
-        faults.append(f"{place}{key} = {shown(value)}: expected a list of job ids or globs over them")
-        return []
-    return words
-
-
 def _resolve_needs(
-    entries: list[dict[str, Any]], sources: list[str], patterns: list[list[str]], faults: Faults
+    entries: list[dict[str, Any]], sources: list[str], patterns: list[list[str]], faults: list[str]
 ) -> None:
     """Set `needs` of each entry to the ids that its patterns match; a glob without a match is a fault."""
     ids = sorted(str(entry["job_id"]) for entry in entries)

@@ -24,6 +24,6 @@ While a notice to a target is under way or to be tried again, what happens meanw
   process      The child, seen from outside; child: from inside; channels/: one module for each way.
   checks       What is refused at the start. Secrets are in files that only their owner can read (base/secrets.py).
 
-`dispatcher/notify_config.py` reads the settings. A new way to tell: its struct and reader there, a module in channels/,
-its line in child.py, its checks in checks.py.
+`dispatcher/notify_config.py` reads the settings. A new way to tell: its struct and a field of Target there, a module in
+channels/, its line in child.py, its checks in checks.py.
 """

@@ -47,7 +47,7 @@ class Notifier:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
-        self._notify = config.notify or Notify()
+        self._notify = config.notify or Notify(targets={})
         self._conditions = conditions
         self._log = log
         self._clock = clock

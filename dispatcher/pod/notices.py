@@ -67,7 +67,7 @@ class PodNotices:
         if self._options.once or (notify is None and not self._store.fold.notices.targets):
             return
         self._conditions = Conditions(
-            (notify or Notify()).nothing_running_after_s,
+            (notify or Notify(targets={})).nothing_running_after_s,
             lambda: liveness.read_pods(layout),
             lambda info: is_dead(info, self._observer.is_alive, self._options.pod),
             Watched(self._store, self._config, self._reconciler).stalled,
@@ -92,7 +92,7 @@ class PodNotices:
             self.begin()
             return
         notify = self._config.now.notify
-        self._notifier.follow(notify or Notify())
+        self._notifier.follow(notify or Notify(targets={}))
         self._followed = notify
 
     def due_in_s(self) -> float | None:

@@ -15,7 +15,8 @@ import msgspec
 from dispatcher.base import devices
 from dispatcher.base.host import host_name
 from dispatcher.base.values import memory_mib
-from dispatcher.hosts.options import OF_USER, OF_WORKSPACE, label_key, merged
+from dispatcher.hosts.fields import OF_USER, OF_WORKSPACE
+from dispatcher.hosts.options import label_key, merged
 from dispatcher.hosts.types import PbsHost, SlurmHost
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry

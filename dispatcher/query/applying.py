@@ -10,7 +10,7 @@ from typing import Any
 from dispatcher.base import files
 from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import DispatcherError, StateError, UsageError, nearest
-from dispatcher.matrix.entry import READERS
+from dispatcher.matrix.entry import KEYS
 from dispatcher.query import changes
 from dispatcher.query.changes import Changes, Plan
 from dispatcher.run_state.change import Change
@@ -82,7 +82,7 @@ def update_of(priority: int | None, time_limit: str | None) -> Change:
     given: dict[str, Any] = {"priority": priority, "time_limit": time_limit}
     for key, value in given.items():
         try:
-            _ = value is None or READERS[key][1](value)
+            _ = value is None or KEYS[key].read(value)
         except BadValueError as error:
             raise UsageError(f"{key} = {shown(value)}: {error}") from None
     return Change(**{key: value for key, value in given.items() if value is not None})

@@ -20,7 +20,7 @@ Jobs are made in three ways (`launching`): by an attempt of a matrix entry with 
 file (`command_line`, `job_file`), and in a notebook (`quick`). With `restore` the class, the configuration and the
 state come from a checkpoint, and the given configuration is merged over the checkpoint's.
 
-Configuration. One nested document, from which dataclasses are built: `places` maps fields to keys, `value_types`
+Configuration. One nested document, from which dataclasses are built: `places` maps fields to keys, `base.schema`
 converts values, `configuration` merges and checks documents, `config_tree` gives access by attribute, `base.yaml_text`
 reads and writes the files. The dataclasses of a job's model and optimizer are added to its own.
 

@@ -76,6 +76,17 @@ def entry(config: Path, overrides: tuple[str, ...], imports: tuple[str, ...]) ->
     click.echo(json.dumps(document))
 
 
+@program.command(hidden=True)
+@click.argument("key")
+@_import_option
+def schema(key: str, imports: tuple[str, ...]) -> None:
+    """Print the JSON schema of the files of the job KEY."""
+    from dispatcher.runtime.job_schema import job_schema
+
+    import_jobs(launching.workspace_root(), imports)
+    click.echo(json.dumps(job_schema(key, find_job(key).config_classes()), indent=2))
+
+
 @program.command("list")
 @_import_option
 def list_jobs(imports: tuple[str, ...]) -> None:

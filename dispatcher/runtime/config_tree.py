@@ -6,10 +6,12 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dispatcher.base.values import shown
+from dispatcher.base.schema.faults import lines_of
+from dispatcher.base.schema.reading import convert
+from dispatcher.base.schema.types import plain
+from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.places import REQUIRED, Place, nearest_path
-from dispatcher.runtime.value_types import MismatchError, convert, plain
 
 
 class Config:
@@ -132,5 +134,5 @@ def _check_assignment(places: Mapping[str, Place], dotted: str, value: Any) -> N
     for kind in place.kinds:
         try:
             convert(kind, value)
-        except MismatchError as error:
-            raise ConfigError(error.at(dotted)) from None
+        except BadValueError as error:
+            raise ConfigError("\n".join(lines_of(error, value, dotted))) from None

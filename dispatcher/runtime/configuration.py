@@ -19,11 +19,12 @@ from dataclasses import MISSING
 from typing import Any, TypeVar
 
 from dispatcher.base import yaml_text
-from dispatcher.base.values import shown
+from dispatcher.base.schema.faults import lines_of
+from dispatcher.base.schema.reading import convert
+from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.config_tree import Config, assigned, live_document, to_dict
 from dispatcher.runtime.places import REQUIRED, Place, field, is_group, layout, nearest_path, places_of
-from dispatcher.runtime.value_types import MismatchError, convert
 
 __all__ = [
     "REQUIRED",
@@ -255,8 +256,8 @@ def _value_faults(place: Place, value: Any) -> list[str]:
     for kind in place.kinds:
         try:
             convert(kind, value)
-        except MismatchError as error:
-            return [error.at(place.path)]
+        except BadValueError as error:
+            return lines_of(error, value, place.path)
     return []
 
 
@@ -276,8 +277,8 @@ def _build(cls: type[T], document: Document, above: tuple[str, ...], faults: lis
                 continue
             try:
                 values[member.name] = convert(kind, copy.deepcopy(found))
-            except MismatchError as error:
-                faults.append(error.at(".".join(path)))
+            except BadValueError as error:
+                faults += lines_of(error, found, ".".join(path))
     return cls(**values) if len(faults) == before else None
 
 

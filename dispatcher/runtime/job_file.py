@@ -11,24 +11,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, ClassVar
+
+import msgspec
 
 from dispatcher.base import files, yaml_text
+from dispatcher.base.schema.faults import lines_of
+from dispatcher.base.schema.reading import convert
+from dispatcher.base.schema.types import Key, plain
 from dispatcher.base.storing import storing
-from dispatcher.base.values import shown
-from dispatcher.errors import ConfigError, nearest
-from dispatcher.runtime.value_types import MismatchError, convert
-
-_REQUEST: Final[Mapping[str, type]] = {"chip": str, "min_chips": int, "tensor_shards": int}
+from dispatcher.base.values import BadValueError, shown
+from dispatcher.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Request:
-    """The hardware that a job requests; None: no preference. `tensor_shards` is the number of shards of the weights."""
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The hardware that a job requests; None: no preference."""
 
-    chip: str | None = None
-    min_chips: int | None = None
-    tensor_shards: int | None = None
+    EXAMPLE: ClassVar[str] = "chip: h100"
+
+    chip: Annotated[str | None, Key("the kind of GPU or TPU")] = None
+    min_chips: Annotated[int | None, Key("how many of them over all hosts")] = None
+    tensor_shards: Annotated[int | None, Key("the number of shards of the weights")] = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,12 @@ def read_job_file(path: Path) -> JobFile:
     key = document.pop("job", None)
     if not isinstance(key, str) or not key:
         faults.append(f"job = {shown(key)}: expected the key of a job, such as gpt/train/pretrain")
-    request = _read_request(document.pop("request", None), faults)
+    request, found = Request(), document.pop("request", None)
+    if found is not None:
+        try:
+            request = convert(Request, found)
+        except BadValueError as error:
+            faults += lines_of(error, found, "request")
     if faults:
         raise ConfigError.of(path, faults)
     return JobFile(job=str(key), config=document, request=request)
@@ -60,26 +68,8 @@ def read_job_file(path: Path) -> JobFile:
 
 def write_job_file(path: Path, file: JobFile) -> None:
     """Write `file` to `path` atomically, replacing an older one."""
-    request = {key: value for key in _REQUEST if (value := getattr(file.request, key)) is not None}
+    request = plain(file.request)
     document = {"job": file.job, **({"request": request} if request else {}), **file.config}
     with storing(f"{path}: cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         files.replace_file(path, yaml_text.dump(document).encode(), durable=False)
-
-
-def _read_request(request: object, faults: list[str]) -> Request:
-    if request is None:
-        return Request()
-    if not isinstance(request, dict):
-        faults.append(f"request = {shown(request)}: expected keys such as chip: h100")
-        return Request()
-    fields: dict[str, Any] = {}
-    for key, value in request.items():
-        if key not in _REQUEST:
-            faults.append(f"request.{key} = {shown(value)}: unknown key{nearest(str(key), _REQUEST)}")
-            continue
-        try:
-            fields[key] = convert(_REQUEST[key], value)
-        except MismatchError as error:
-            faults.append(error.at(f"request.{key}"))
-    return Request(**fields)

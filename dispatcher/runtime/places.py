@@ -21,8 +21,8 @@ from dataclasses import MISSING, dataclass
 from functools import lru_cache
 from typing import Any, Final
 
+from dispatcher.base.schema.types import expected, plain
 from dispatcher.errors import nearest
-from dispatcher.runtime.value_types import expected, plain
 
 # Marks a required value in a configuration file, as `...` does in a training template.
 REQUIRED: Final = "..."

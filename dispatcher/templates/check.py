@@ -11,7 +11,7 @@ from dispatcher import contract
 from dispatcher.base.outputs import ATTEMPT_DIR
 from dispatcher.config import Config
 from dispatcher.errors import TemplateError
-from dispatcher.matrix.entry import READERS, Entry
+from dispatcher.matrix.entry import KEYS, Entry
 from dispatcher.templates.command import command_line, placeholders, uses_script
 from dispatcher.templates.readiness import Readiness, fault_of_values
 from dispatcher.templates.spelling import near_misses
@@ -130,7 +130,7 @@ class _Reading:
         read = {*words, *placeholders(self._config.method(entry.method), entry)}
         # Keys with a dot belong to the job's configuration, which the job checks itself.
         keys = [key for key in entry.params if key not in read and not (_is_job(entry) and "." in key)]
-        meant = [word for word in [*READERS, *words] if not entry.has(word)]
+        meant = [word for word in [*KEYS, *words] if not entry.has(word)]
         return {key: next(iter(near_misses(key, meant)), "") for key in keys}
 
     def _words(self, entry: Entry) -> Collection[str]:

@@ -22,13 +22,13 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import msgspec
-
 from dispatcher.base import files
 from dispatcher.base.file_identity import Identity, identity_of
+from dispatcher.base.schema import reading
 from dispatcher.base.values import shown
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
+from dispatcher.job_keys import JobKeys
 from dispatcher.matrix.entry import Entry
 
 _NAME = "PARAMS"
@@ -118,16 +118,9 @@ def encode_script(script: str) -> bytes:
 
 
 def _method_words(method: Method) -> dict[str, Any]:
-    words: dict[str, Any] = {"gpus": method.gpus, "time_limit": method.time_limit_s, "retries": method.retries or None}
-    words["queue_limit"] = method.queue_limit_s
-    words["gpu_memory"] = None if method.gpu_memory_mib is None else f"{method.gpu_memory_mib}M"
-    given = {key: value for key, value in words.items() if value is not None}
-    if method.resources:
-        given["resources"] = dict(method.resources)
-    for name in ("container", "slurm", "pbs"):
-        if (value := getattr(method, name)) is not None:
-            given[name] = msgspec.to_builtins(value)
-    return given
+    """The keys that the method sets of those that an entry may have too, as files have them."""
+    common = reading.fields(JobKeys)
+    return {key: value for key, value in reading.written(Method, method).items() if key in common}
 
 
 def _literal(value: object, encoding: str) -> str:

@@ -9,24 +9,49 @@ L. Li et al., "A System for Massively Parallel Hyperparameter Tuning" (MLSys 202
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 
-from dispatcher.base.values import shown
-from dispatcher.matrix.faults import Faults
+from dispatcher.base.schema.faults import PartFault, PartsError
+from dispatcher.base.schema.kinds import TEXT, Positive, number
+from dispatcher.base.schema.types import Key, Value
+from dispatcher.base.values import MOST, BadValueError
 
-_KEYS = ("metric", "min_step", "reduction", "max_step")
+
+def _parse_metric(value: object) -> str:
+    if not isinstance(value, str) or value in ("", "step", "wall_s"):
+        raise BadValueError("expected a metric of metrics.jsonl, as in val_loss")
+    return value
+
+
+def _parse_reduction(value: object) -> int:
+    if type(value) is not int or value < 2:
+        raise BadValueError("expected a whole number, 2 or more")
+    return value
 
 
 class Halving(msgspec.Struct, frozen=True, kw_only=True):
-    """`metric` is a key of the lines of metrics.jsonl; steps as they have them."""
+    """When trials are stopped early: steps as the lines of metrics have them."""
 
-    metric: str
-    min_step: int
-    max_step: int
-    reduction: int = 3
+    metric: Annotated[
+        Annotated[str, Value(_parse_metric, TEXT)],
+        Key("a key of the lines of the attempt's `metrics.jsonl` ([jobs in JAX](jax.md) write it): `{\"step\": 120, "
+            "\"val_loss\": 2.31}`, or of the file that [`metrics`](templates.md#scripts-as-they-are) of its method "
+            "names. Without that file, a metric of `report_progress`, as it was when a tuner looked"),
+    ]  # fmt: skip
+    min_step: Annotated[Positive, Key("the step of the first rung")]
+    max_step: Annotated[Positive, Key("where trials end; no rung is at or above it")]
+    reduction: Annotated[
+        Annotated[int, number(2, MOST, _parse_reduction)],
+        Key("the best 1/`reduction` go on, and the steps of the rungs grow by that"),
+    ] = 3
+
+    def __post_init__(self) -> None:
+        if self.max_step <= self.min_step:
+            why = f"no rung is below it: expected more than min_step, {self.min_step}"
+            raise PartsError([PartFault(".max_step", self.max_step, why)])
 
     def rungs(self) -> list[int]:
         """The steps of all rungs, lowest first."""
@@ -44,27 +69,3 @@ class Halving(msgspec.Struct, frozen=True, kw_only=True):
         known = sorted((worst if one is None else one for one in (*others, value)), reverse=goal == "max")
         last = known[max(1, len(known) // self.reduction) - 1]
         return value <= last if goal == "min" else value >= last
-
-
-def read_halving(document: Mapping[str, Any], faults: Faults) -> Halving | None:
-    """The key `halving` of a study; what is wrong with it is added to `faults`."""
-    faults.keys(document, _KEYS, "halving.")
-    metric = document.get("metric")
-    if not isinstance(metric, str) or metric in ("", "step", "wall_s"):
-        faults.append(f"halving.metric = {shown(metric)}: expected a metric of metrics.jsonl, as in val_loss")
-    numbers = {}
-    for key, least, default in (("min_step", 1, None), ("reduction", 2, 3), ("max_step", 1, None)):
-        value = document.get(key, default)
-        if type(value) is int and value >= least:
-            numbers[key] = value
-        else:
-            faults.append(f"halving.{key} = {shown(value)}: expected a whole number, {least} or more")
-    if len(numbers) < 3 or not isinstance(metric, str):
-        return None
-    if numbers["max_step"] <= numbers["min_step"]:
-        faults.append(
-            f"halving.max_step = {numbers['max_step']}: no rung is below it: expected more than min_step, "
-            f"{numbers['min_step']}"
-        )
-        return None
-    return Halving(metric=metric, **numbers)

@@ -12,42 +12,32 @@
     sampler: {tpe: {seed: 0, startup: 10}}
     halving: {metric: val_loss, min_step: 100, reduction: 3, max_step: 2700}
 
-To add a key, add it to _KEYS and Settings; if it changes what the value of a trial means, to `Settings.identity`.
+To add a key, add an annotated field to Settings; if it changes what the value of a trial means, to `Settings.identity`.
 """
 
-from __future__ import annotations
-
+import functools
 import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from dispatcher.base.values import NAME_EXPECTED, identity, is_name, shown
+from dispatcher.base.schema import reading
+from dispatcher.base.schema.faults import PartFault, PartsError, lines_of
+from dispatcher.base.schema.kinds import TEXT, number, read_later
+from dispatcher.base.schema.types import Key, Value
+from dispatcher.base.values import NAME_EXPECTED, BadValueError, identity, is_name, shown
 from dispatcher.errors import ManifestError, nearest
-from dispatcher.matrix.entry import UNDIGESTED
-from dispatcher.matrix.faults import Faults
+from dispatcher.matrix.draw import OF_STUDIES
+from dispatcher.matrix.entry import UNDIGESTED, Entry
+from dispatcher.matrix.faults import derived_text, named
 from dispatcher.matrix.pattern import fill
 from dispatcher.submitting import METHOD
-from dispatcher.tuning.halving import Halving, read_halving
+from dispatcher.tuning.halving import Halving
 from dispatcher.tuning.space import Space, fits, params_at, read_space, saved
 
-_KEYS: Final = (
-    "name",
-    "job_id",
-    "defaults",
-    "derive",
-    "space",
-    "objective",
-    "trials",
-    "parallel",
-    "sampler",
-    "halving",
-)
-_OBJECTIVE_KEYS: Final = ("value", "goal")
-_GOALS: Final = ("min", "max")
 # Each with its options and their defaults.
 SAMPLERS: Final[Mapping[str, Mapping[str, int]]] = {
     "tpe": {"seed": 0, "startup": 10}, "random": {"seed": 0}, "qmc": {"seed": 0},
@@ -62,21 +52,141 @@ _PATTERN: Final = "{study}_{trial:04d}"
 _SECRET: Final = ("env", "env_file")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """A study as its file has it. `goal` is min or max; `sampler` has a seed, and `startup` for tpe."""
+def _parse_name(value: object) -> str:
+    if not is_name(value):
+        raise BadValueError("expected letters, digits, '.', '_' or '-', as in lr_search")
+    return str(value)
 
-    name: str
-    space: Space
-    value: str
-    goal: str
-    trials: int
-    parallel: int = 1
-    sampler: str = "tpe"
-    sampler_options: Mapping[str, int]
-    halving: Halving | None = None
-    job_id: str = _PATTERN
-    defaults: Mapping[str, Any] = {}
-    derive: Mapping[str, str] = {}
+
+def _parse_result(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise BadValueError("expected a key of result.json, as in held_out_loss")
+    return value
+
+
+def _parse_most(value: object) -> int:
+    if type(value) is not int or not 1 <= value <= _MOST:
+        raise BadValueError(f"expected a whole number from 1 to {_MOST}")
+    return value
+
+
+def _parse_pattern(value: object) -> str:
+    if not isinstance(value, str):
+        raise BadValueError(f"expected a pattern such as {_PATTERN}")
+    return value
+
+
+def _parse_sampler(value: object) -> tuple[str, Mapping[str, int]]:
+    """`tpe`, or `{tpe: {seed: 1}}`."""
+    described = {value: {}} if isinstance(value, str) else value
+    if not isinstance(described, Mapping) or len(described) != 1:
+        raise BadValueError(f"expected one of {', '.join(SAMPLERS)}, as in {{tpe: {{seed: 1}}}}")
+    ((name, given),) = described.items()
+    if name not in SAMPLERS:
+        raise PartsError([PartFault("", name, f"unknown sampler{nearest(str(name), SAMPLERS)}")])
+    if not isinstance(given or {}, Mapping):
+        raise PartsError([PartFault(f".{name}", given, "expected names and their values")])
+    options = {key: option for key, option in (given or {}).items() if option is not None}
+    known = SAMPLERS[name]
+    wrong = [
+        PartFault(f".{name}.{key}", None, f"unknown key{nearest(str(key), known)}", is_hidden=True)
+        for key in options
+        if key not in known
+    ]
+    wrong += [
+        PartFault(f".{name}.{key}", option, "expected a whole number, 0 or more")
+        for key, option in options.items()
+        if type(option) is not int or option < 0
+    ]
+    if wrong:
+        raise PartsError(wrong)
+    return name, {**known, **options}
+
+
+def _defaults_schema() -> Mapping[str, Any]:
+    from dispatcher.base.schema.json_schema import of_struct
+
+    return of_struct(Entry, is_open=True)
+
+
+_SAMPLER: Final = {
+    "anyOf": [
+        {"enum": list(SAMPLERS)},
+        {
+            "type": "object",
+            "properties": {
+                name: {
+                    "type": ["object", "null"],
+                    "properties": dict.fromkeys(options, types),
+                    "additionalProperties": False,
+                }
+                for types in ({"type": ["integer", "null"], "minimum": 0},)
+                for name, options in SAMPLERS.items()
+            },
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
+        },
+    ]
+}
+_Most: TypeAlias = Annotated[int, number(1, _MOST, _parse_most)]
+
+
+class Objective(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes a trial the best."""
+
+    value: Annotated[Annotated[str, Value(_parse_result, TEXT)], Key("a number that the job reports as its result")]
+    goal: Annotated[Literal["min", "max"], Key("whether the lowest or the highest value is the best")]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """A study as its file has it. `sampler_options` has a seed, and `startup` for tpe."""
+
+    name: Annotated[
+        Annotated[str, Value(_parse_name, TEXT)],
+        Key(
+            "the study. Entries of its trials have it as `study`, and their number as `trial`, for `--where` and tables"
+        ),
+    ]
+    space: Annotated[
+        Space,
+        read_later(OF_STUDIES),
+        Key("parameters and what they are drawn from, as in [sweep files](sweeps.md#random): `uniform`, `log_uniform`, "
+            "`integer`, `choice`"),
+    ]  # fmt: skip
+    objective: Annotated[
+        Objective,
+        Key("`value`: a number that the job reports as its [result](templates.md); `goal`: `min` or `max`"),
+    ]
+    trials: Annotated[_Most, Key("how many trials the study has in all")]
+    parallel: Annotated[_Most, Key("how many of them are queued or running at once")] = 1
+    sampler: Annotated[str, Value(_parse_sampler, _SAMPLER), Key("how they are chosen")] = "tpe"
+    sampler_options: Mapping[str, int] = {}
+    halving: Annotated[Halving | None, Key("[stops](#halving) trials that are worse than others")] = None
+    defaults: Annotated[
+        Annotated[Mapping[str, Any], Value(functools.partial(named, made=MADE), _defaults_schema)],
+        Key("keys of every [entry](entries.md): a command or a method, `gpus`, `priority`, parameters that all trials "
+            "share"),
+    ] = {}  # fmt: skip
+    derive: Annotated[
+        Annotated[
+            Mapping[str, str],
+            Value(
+                functools.partial(named, read=derived_text, made=MADE),
+                {"type": "object", "additionalProperties": {"type": "string"}},
+            ),
+        ],
+        Key('texts with fields, filled last, as in sweep files: `{output_dir: "/checkpoints/{job_id}"}`'),
+    ] = {}
+    job_id: Annotated[Annotated[str, Value(_parse_pattern, TEXT)], Key("the pattern of the job ids")] = _PATTERN
+
+    @property
+    def value(self) -> str:
+        return self.objective.value
+
+    @property
+    def goal(self) -> str:
+        return self.objective.goal
 
     def constants(self) -> dict[str, Any]:
         """What all trials have in common and may influence their values; of secrets no more than a digest."""
@@ -127,7 +237,7 @@ def accepts(settings: Mapping[str, Any], before: Mapping[str, Any], params: Mapp
 
 def space_of(journalled: Mapping[str, Any]) -> Space:
     """The space of settings that were journalled."""
-    return read_space(journalled["space"], Faults())
+    return read_space(journalled["space"], [])
 
 
 def read_settings(path: str | os.PathLike[str]) -> Settings:
@@ -135,96 +245,41 @@ def read_settings(path: str | os.PathLike[str]) -> Settings:
     from dispatcher.base import files, yaml_text
 
     try:
-        document = yaml_text.load_mapping(files.read_plain(path), f"the keys {', '.join(_KEYS)}")
+        document = yaml_text.load_mapping(files.read_plain(path), f"the keys {', '.join(reading.fields(Settings))}")
     except OSError as error:
         raise ManifestError(str(path), [f"cannot be read: {error.strerror}"]) from None
     except ValueError as error:
         raise ManifestError(str(path), [str(error)]) from None
-    faults = Faults()
+    faults: list[str] = []
     settings = _read(document, faults)
     if settings is None:
         raise ManifestError(str(path), faults)
     return settings
 
 
-def _read(document: Mapping[str, Any], faults: Faults) -> Settings | None:
-    faults.keys(document, _KEYS, "")
-    name = document.get("name")
-    if not is_name(name):
-        faults.append(f"name = {shown(name)}: expected letters, digits, '.', '_' or '-', as in lr_search")
-    defaults = faults.mapping(document, "defaults", "")
-    derive = faults.mapping(document, "derive", "")
-    described = faults.mapping(document, "space", "")
-    faults.made_names([*defaults, *derive, *described], "", MADE)
-    space = read_space(described, faults)
-    if not described:
-        faults.append("space is missing: expected parameters such as lr: {log_uniform: [1e-5, 1e-2]}")
-    faults += [
-        f"{key}: is in defaults and in space: keep one"
-        for key in defaults if key in described and not (key in space and space[key].when)
-    ]  # fmt: skip
-    faults += [
-        f"derive.{key} = {shown(text)}: expected text such as \"/checkpoints/{{job_id}}\""
-        for key, text in derive.items() if not isinstance(text, str)
-    ]  # fmt: skip
-    value, goal = _objective(document, faults)
-    trials = _count(document, "trials", None, faults)
-    parallel = _count(document, "parallel", 1, faults)
-    sampler, options = _sampler(document.get("sampler", "tpe"), faults)
-    halving = faults.mapping(document, "halving", "")
-    halved = read_halving(halving, faults) if halving or document.get("halving") is not None else None
-    pattern = document.get("job_id", _PATTERN)
+def _read(document: Mapping[str, Any], faults: list[str]) -> Settings | None:
+    found, wrong = reading.parse(Settings, document)
+    faults += [fault.line() for fault in wrong]
+    described, defaults = document.get("space"), document.get("defaults")
+    try:
+        found["space"] = read_space(named({} if described is None else described, made=MADE), faults)
+    except BadValueError as error:
+        faults += lines_of(error, described, "space")
+    if isinstance(described, Mapping) and isinstance(defaults, Mapping):
+        space = found.get("space", {})
+        faults += [
+            f"{key}: is in defaults and in space: keep one"
+            for key in defaults if key in described and not (key in space and space[key].when)
+        ]  # fmt: skip
     if faults:
         return None
-    settings = Settings(
-        name=str(name), space=space, value=value, goal=goal, trials=trials, parallel=parallel, sampler=sampler,
-        sampler_options=options, halving=halved, job_id=pattern, defaults={"method": METHOD, **defaults}, derive=derive,
-    )  # fmt: skip
+    found["sampler"], found["sampler_options"] = found.get("sampler", ("tpe", SAMPLERS["tpe"]))
+    settings = Settings(**{**found, "defaults": {"method": METHOD, **found.get("defaults", {})}})
     _check_patterns(settings, faults)
     return None if faults else settings
 
 
-def _objective(document: Mapping[str, Any], faults: Faults) -> tuple[str, str]:
-    objective = faults.mapping(document, "objective", "")
-    faults.keys(objective, _OBJECTIVE_KEYS, "objective.")
-    value, goal = objective.get("value"), objective.get("goal")
-    if not isinstance(value, str) or not value:
-        faults.append(f"objective.value = {shown(value)}: expected a key of result.json, as in held_out_loss")
-    if goal not in _GOALS:
-        faults.append(f"objective.goal = {shown(goal)}: expected min or max")
-    return str(value), str(goal)
-
-
-def _count(document: Mapping[str, Any], key: str, default: int | None, faults: Faults) -> int:
-    value = document.get(key, default)
-    if type(value) is int and 1 <= value <= _MOST:
-        return value
-    faults.append(f"{key} = {shown(value)}: expected a whole number from 1 to {_MOST}")
-    return 1
-
-
-def _sampler(document: object, faults: Faults) -> tuple[str, Mapping[str, int]]:
-    """`tpe`, or `{tpe: {seed: 1}}`."""
-    described = {document: {}} if isinstance(document, str) else document
-    if not isinstance(described, Mapping) or len(described) != 1:
-        faults.append(f"sampler = {shown(document)}: expected one of {', '.join(SAMPLERS)}, as in {{tpe: {{seed: 1}}}}")
-        return "tpe", {}
-    ((name, given),) = described.items()
-    if name not in SAMPLERS:
-        faults.append(f"sampler = {shown(name)}: unknown sampler{nearest(str(name), SAMPLERS)}")
-        return "tpe", {}
-    options = faults.mapping({str(name): given}, str(name), "sampler.")
-    faults.keys(options, tuple(SAMPLERS[name]), f"sampler.{name}.")
-    for key, value in options.items():
-        if type(value) is not int or value < 0:
-            faults.append(f"sampler.{name}.{key} = {shown(value)}: expected a whole number, 0 or more")
-    return name, {**SAMPLERS[name], **options}
-
-
-def _check_patterns(settings: Settings, faults: Faults) -> None:
-    if not isinstance(settings.job_id, str):
-        faults.append(f"job_id = {shown(settings.job_id)}: expected a pattern such as {_PATTERN}")
-        return
+def _check_patterns(settings: Settings, faults: list[str]) -> None:
     try:
         one, other = (settings.entry(number, settings.example()) for number in (0, 1))
     except ValueError as error:

@@ -23,7 +23,7 @@ from dispatcher.matrix.draw import (
     steps_within,
     uniform_at,
 )
-from dispatcher.matrix.faults import Faults, draw_advice
+from dispatcher.matrix.faults import draw_advice
 from dispatcher.matrix.new_jobs import check_key
 
 _WHEN: Final = "when"
@@ -122,7 +122,7 @@ class Distribution(msgspec.Struct, frozen=True):
 Space = Mapping[str, Distribution]
 
 
-def read_space(document: Mapping[str, Any], faults: Faults) -> dict[str, Distribution]:
+def read_space(document: Mapping[str, Any], faults: list[str]) -> dict[str, Distribution]:
     """The distributions of `space`; what is wrong with them is added to `faults`."""
     space: dict[str, Distribution] = {}
     for name, described in document.items():

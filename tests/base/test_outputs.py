@@ -13,6 +13,7 @@ from syncs import noted_syncs
 
 from dispatcher.base import files, outputs
 from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, Table, collect_result, read_outputs
+from dispatcher.base.schema.reading import convert
 from dispatcher.base.values import BadValueError
 
 NO_FILE = "there is no such file in {0}: the script writes it there if its command has {{attempt_dir}}"
@@ -24,7 +25,7 @@ def collect(directory: Path) -> str:
 
 def collected(directory: Path, source: object, text: str | bytes | None) -> tuple[dict[str, Any] | None, str]:
     """The result of an attempt whose script has left `text`, and what it lacks."""
-    parsed = outputs.parse_result(source)
+    parsed = convert(ResultFile, source)
     (directory / "script-outputs.json").write_bytes(outputs.encode(Outputs(parsed)))
     if text is not None:
         path = directory / parsed.path
@@ -124,24 +125,24 @@ def test_the_result_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ("exit.json", "exit.json in the attempt's directory is the dispatcher's: choose another name"),
         ("output.log/a.json", "output.log in the attempt's directory is the dispatcher's"),
         ("a.txt", "expected a file whose name ends in .json, .jsonl, .csv"),
-        ({"values": ["a"]}, "expected a file"),
+        ({"values": ["a"]}, "path: is missing"),
         ({"path": "a.json", "value": "a"}, "value: unknown key (did you mean 'values'?)"),
-        ({"path": "a.json", "values": {"a": 1}}, "values: expected names such as [val_loss, acc]"),
+        ({"path": "a.json", "values": {"a": 1}}, 'values = {"a": 1}: expected names such as [val_loss, acc]'),
         ({"path": "result.json", "values": ["a"]}, "all of result.json is the result"),
     ],
 )
 def test_paths_that_cannot_be_an_attempts_own(value: object, fault: str) -> None:
     with pytest.raises(BadValueError) as raised:
-        outputs.parse_result(value)
+        convert(ResultFile, value)
     assert fault in str(raised.value)
 
 
 def test_what_metrics_may_be() -> None:
-    assert outputs.parse_metrics("metrics.jsonl") == MetricsTable("metrics.jsonl")
-    assert outputs.parse_metrics({"path": "{attempt_dir}/./a.csv", "step": "epoch"}) == MetricsTable("a.csv", "epoch")
-    for value, fault in (("a.json", "expected a file"), ({"path": "a.csv", "step": 3}, "step: expected the name")):
+    assert convert(MetricsTable, "metrics.jsonl") == MetricsTable("metrics.jsonl")
+    assert convert(MetricsTable, {"path": "{attempt_dir}/./a.csv", "step": "epoch"}) == MetricsTable("a.csv", "epoch")
+    for value, fault in (("a.json", "expected a file"), ({"path": "a.csv", "step": 3}, "step = 3: expected the name")):
         with pytest.raises(BadValueError, match=fault):
-            outputs.parse_metrics(value)
+            convert(MetricsTable, value)
 
 
 def test_rows_that_arrive_in_parts() -> None:

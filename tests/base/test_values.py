@@ -16,8 +16,8 @@ from dispatcher.base.values import (
     memory_texts,
     parse_duration,
     parse_integer,
-    parse_resources,
 )
+from dispatcher.job_keys import parse_resources
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_amounts_of_memory_that_cannot_be_used_say_why() -> None:
     for text, why in (("64g", 'upper case: write "64G"'), ("1gib", "write .1G"), ("9" * 400 + "G", "at most 1024T")):
         with pytest.raises(BadValueError, match=why):
             memory_mib(text)
-    with pytest.raises(BadValueError, match=r"memory is .*more than nothing"):
+    with pytest.raises(BadValueError, match=r"memory = .*more than nothing"):
         parse_resources({"memory": "0G"})
 
 
@@ -71,14 +71,14 @@ def test_resources() -> None:
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ([], "expected a mapping"),
-        ({"node": 2}, r"unknown resource \"node\" \(did you mean 'nodes'\?\)"),
-        ({"nodes": 0}, "nodes is 0: expected a whole number, 1 or more"),
-        ({"min_chips": -1}, "min_chips is -1: expected a whole number, 0 or more"),
-        ({"cpus": True}, "cpus is true: expected a whole number, 1 or more"),
+        ([], "expected keys such as {chip: h100, min_chips: 4}"),
+        ({"node": 2}, r"node: unknown key \(did you mean 'nodes'\?\)"),
+        ({"nodes": 0}, "nodes = 0: expected a whole number, 1 or more"),
+        ({"min_chips": -1}, "min_chips = -1: expected a whole number, 0 or more"),
+        ({"cpus": True}, "cpus = true: expected a whole number, 1 or more"),
         ({"memory": "64"}, "expected an amount with its unit"),
         ({"cpus": 10**10}, "too large: expected a whole number, at most"),
-        ({"chip": ""}, "expected a name"),
+        ({"chip": ""}, 'chip = "": expected text'),
     ],
 )
 def test_resources_that_cannot_be_used(value: object, expected: str) -> None:

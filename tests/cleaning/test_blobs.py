@@ -13,6 +13,7 @@ import pytest
 from fleet import Fleet, shell
 
 from dispatcher import config
+from dispatcher.base.schema.reading import fields
 from dispatcher.cleaning import blobs
 from dispatcher.cleaning.tree import Links, Size
 from dispatcher.provenance.blobs import Blobs
@@ -24,7 +25,7 @@ OLD_S = time.time() - 2 * 86400
 def used(fleet: Fleet) -> Fleet:
     """A workspace with one attempt that has a record of its code."""
     # What is recorded here is written by the tests.
-    fleet.write_config("provenance: false\n" if "provenance" in config._SETTINGS else "")
+    fleet.write_config("provenance: false\n" if "provenance" in fields(config.Config) else "")
     fleet.write_manifest([shell("a", "echo said")])
     fleet.run_all()
     return fleet

@@ -334,7 +334,7 @@ def test_a_csv_file_may_set_keys_of_entries(empty: Fleet) -> None:
     submit(empty, "--from", "jobs.csv", "--cpus", "1", "--", "true")
     assert [one["resources"] for one in written(empty)[4:]] == [{"cpus": 2, "memory": "8G"}, {"cpus": 1}]
     (empty.root / "bad.csv").write_text("x,cpus\n1,many\n")
-    assert 'cpus is "many": expected a whole number' in fails(empty, "--from", "bad.csv", "--", "echo", "{x}")
+    assert 'resources.cpus = "many": expected a whole number' in fails(empty, "--from", "bad.csv", "--", "echo", "{x}")
     (empty.root / "bad.csv").write_text("x,gpus\n1,many\n")
     assert 'gpus = "many": expected a whole number' in fails(empty, "--from", "bad.csv", "--", "echo", "{x}")
     (empty.root / "bad.csv").write_text("x,command\n1,rm\n")

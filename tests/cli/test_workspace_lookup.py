@@ -17,7 +17,7 @@ from dispatcher.cli.main import _COMMANDS, main
 from dispatcher.errors import UsageError
 from dispatcher.workspace import Layout, nearest_workspace
 
-# Every command, and the words after it; `init` creates a workspace, and `job` runs job classes anywhere.
+# Every command, and the words after it; `init` creates a workspace; `job` and `schema` work anywhere.
 ARGUMENTS = {
     "matrix": ("make", "given/sweep.yaml"),
     "status": (),
@@ -114,7 +114,7 @@ def listing(place: Path) -> dict[str, int]:
 
 
 def test_no_command_is_forgotten() -> None:
-    assert {*ARGUMENTS, "init", "job"} == {name for names in _COMMANDS.values() for name in names}
+    assert {*ARGUMENTS, "init", "job", "schema"} == {name for names in _COMMANDS.values() for name in names}
 
 
 @pytest.mark.parametrize("words", [*((name, *rest) for name, rest in ARGUMENTS.items()), *OTHERS], ids=" ".join)

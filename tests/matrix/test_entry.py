@@ -7,7 +7,7 @@ import pytest
 
 from dispatcher.hosts.types import Container
 from dispatcher.matrix import Entry, parse_time_limit
-from dispatcher.matrix.entry import READERS, UNDIGESTED, read_entry
+from dispatcher.matrix.entry import KEYS, UNDIGESTED, read_entry
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_an_entry_made_in_code_says_only_what_was_given() -> None:
     assert entry.value("needs") == ["b"] and entry.value("gpus") is None
 
 
-@pytest.mark.parametrize("word", READERS)
+@pytest.mark.parametrize("word", KEYS)
 def test_every_reserved_key_counts_in_the_digest_unless_it_is_for_scheduling(word: str) -> None:
     plain = Entry(job_id="a", method="m")
-    field, _ = READERS[word]
+    field = KEYS[word].name
     assert (msgspec.structs.replace(plain, **{field: "x"}).digest() == plain.digest()) is (word in UNDIGESTED)
 
 
@@ -90,7 +90,6 @@ def test_the_container_of_an_entry() -> None:
     assert read is not None and read.digest() != made.digest()
 
     _, faults = read_entry({"job_id": "a", "method": "m", "container": {"runtime": "podmn"}, "queue_limit": "90"}, 0)
-    assert faults[0].startswith(
-        'container = {"runtime": "podmn"}: image: is missing; runtime = "podmn": expected one of'
-    )
-    assert faults[1].startswith('queue_limit = "90": expected a time')
+    assert faults[0] == "container.image: is missing"
+    assert faults[1].startswith('container.runtime = "podmn": expected one of') and "did you mean 'podman'" in faults[1]
+    assert faults[2].startswith('queue_limit = "90": expected a time')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -148,7 +149,7 @@ def test_ids_that_can_are_accepted(job_id: str) -> None:
 )
 def test_a_reserved_word_with_a_wrong_value_names_entry_key_and_value(word: str, value: object) -> None:
     (fault,) = faults([{"job_id": "job", "method": "fft", word: value}])
-    assert fault.startswith(f"job (entry 1): {word} = ")
+    assert re.match(rf"job \(entry 1\): {word}(\.\w+)?( = |: unknown key)", fault), fault
 
 
 def test_null_counts_as_not_said() -> None:

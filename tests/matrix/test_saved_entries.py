@@ -154,7 +154,7 @@ def test_a_damaged_file_is_as_good_as_none(lab: Lab, damage: Callable[[bytes], b
 
 def test_one_of_another_version_is_left_alone(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.save(manifest())
-    monkeypatch.setattr(saved_entries, "_FORM", "another")
+    monkeypatch.setattr(saved_entries, "_VERSION", "another")
     assert lab.read() is None
 
 

@@ -152,7 +152,7 @@ def test_what_was_saved_of_other_lines_does_not_count(path: Path, change: str, m
     elif change == "damaged":
         saved.write_bytes(saved.read_bytes()[:-3] + b"abc")
     else:
-        monkeypatch.setattr(saved_submitted, "_FORM", "other")
+        monkeypatch.setattr(saved_submitted, "_VERSION", "other")
     lines = decoded(monkeypatch)
     second = SubmittedJobs(path, saved)
     second.read()

@@ -17,7 +17,7 @@ import pytest
 from one_try import AT, notice, private, sent, target
 from told_servers import hook, mail_server
 
-from dispatcher.hosts.fields import PartsError
+from dispatcher.base.schema.faults import PartsError
 from dispatcher.notify.checks import faults_in
 from dispatcher.notify.process import Outcome, Sending
 from dispatcher.notify.text import payload

@@ -266,17 +266,19 @@ def test_a_key_that_only_submitted_jobs_have_is_known(fleet: Fleet) -> None:
     [
         ("limits: {per: lang}", "expected a list such as [{per: lang, max_running: 2}]"),
         ("limits: [{max_running: 2}]", "limits nothing: expected per: KEY or where: KEY=VALUE"),
-        ("limits: [{per: lang}]", "max_running is missing: expected a whole number, 1 or more"),
-        ("limits: [{pre: lang, max_running: 1}]", "unknown key \"pre\" (did you mean 'per'?)"),
-        ("limits: [{where: lang, max_running: 1}]", 'where is "lang": expected key=value'),
-        ("limits: [{where: [], max_running: 1}]", "where is []: the list is empty"),
+        ("limits: [{per: lang}]", "limits[0].max_running: is missing"),
+        ("limits: [{pre: lang, max_running: 1}]", "limits[0].pre: unknown key (did you mean 'per'?)"),
+        ("limits: [{where: lang, max_running: 1}]", 'limits[0].where = "lang": expected key=value'),
+        ("limits: [{where: [], max_running: 1}]", "limits[0].where = []: the list is empty"),
         ("limits: [{where: 'lang=[a', max_running: 1}]", "where lang=[a: [a begins with [ and lacks its ]"),
         (
             "limits: [{per: '', max_running: 0, pre: x}, {where: lang}]",
-            'limit 1: unknown key "pre" (did you mean \'per\'?); limit 1: per is "": expected the key of entries whose '
-            "values are limited, such as lang; limit 1: max_running is 0: expected a whole number, 1 or more; jobs "
-            'that are not to run are held: `dispatcher hold`; limit 2: where is "lang": expected key=value, such as '
-            "lang=greek; limit 2: max_running is missing",
+            "  limits[0].pre: unknown key (did you mean 'per'?)\n"
+            '  limits[0].per = "": expected the key of entries whose values are limited, such as lang\n'
+            "  limits[0].max_running = 0: expected a whole number, 1 or more; jobs that are not to run are held: "
+            "`dispatcher hold`\n"
+            "  limits[1].max_running: is missing\n"
+            '  limits[1].where = "lang": expected key=value, such as lang=greek',
         ),
         ("methods: {m: {max_running: 0}}", "methods.m.max_running = 0: expected a whole number, 1 or more"),
     ],

@@ -422,7 +422,7 @@ def test_a_transaction_that_fails_decides_nothing(lab: Lab, monkeypatch: pytest.
         ("{metric: step, min_step: 10, max_step: 100}", 'halving.metric = "step"'),
         ("{metric: val_loss, min_step: 0, max_step: 100, reduction: 1}", "halving.reduction = 1: expected a whole"),
         ("{metric: val_loss, min_steps: 10, max_step: 100}", "did you mean 'min_step'?"),
-        ("{}", "halving.min_step = null"),
+        ("{}", "halving.min_step: is missing"),
     ],
 )
 def test_faults_of_halving(lab: Lab, given: str, fault: str) -> None:

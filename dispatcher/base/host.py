@@ -15,6 +15,7 @@ import functools
 import os
 import re
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -36,6 +37,11 @@ def host_name() -> str:
     It is written into files, so bytes that are not UTF-8 become `\xff`.
     """
     return readable(os.environ.get("DISPATCHER_HOST") or os.uname().nodename)
+
+
+def boot_time_s() -> float:
+    """Seconds since this host was started, those in which it was suspended included; the same for all processes."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @functools.cache

@@ -74,5 +74,8 @@ class HostOverrides(msgspec.Struct, frozen=True, kw_only=True):
             preemptible = False
         elif self.tpu_preemptible:
             spot = False
-        version = self.tpu_version or host.version
-        return msgspec.structs.replace(host, version=version, spot=spot, preemptible=preemptible)
+        changed = msgspec.structs.replace(
+            host, version=self.tpu_version or host.version, spot=spot, preemptible=preemptible
+        )
+        # Google has no reserved VM that it may preempt.
+        return msgspec.structs.replace(changed, reserved=False, reservation=None) if spot or preemptible else changed

@@ -51,6 +51,17 @@ def test_spot_preemptible_and_neither(
     assert isinstance(found, TpuHost) and (found.spot, found.preemptible) == after
 
 
+@pytest.mark.parametrize("given", [{"tpu_spot": True}, {"tpu_preemptible": True}])
+def test_what_google_may_preempt_is_not_of_a_reservation(given: dict[str, bool]) -> None:
+    host = TpuHost(name="t", cluster="t", zone="z", accelerator_type="v4-8", reserved=True, reservation="r")
+    hosts = Hosts(hosts={"t": host})
+    changed = HostOverrides(**given).over(hosts, ["t"]).hosts["t"]  # type: ignore[arg-type]
+    assert isinstance(changed, TpuHost) and (changed.reserved, changed.reservation) == (False, None)
+    for kept in (HostOverrides(tpu_spot=False), HostOverrides(tpu_version="v2")):
+        same = kept.over(hosts, ["t"]).hosts["t"]
+        assert isinstance(same, TpuHost) and (same.reserved, same.reservation) == (True, "r")
+
+
 @pytest.mark.parametrize(
     ("given", "meant", "why"),
     [

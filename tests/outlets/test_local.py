@@ -15,7 +15,7 @@ from sessions import kill_session
 from trials import KEY, Trial, local_outlet
 
 from dispatcher.base import host
-from dispatcher.base.host import host_name
+from dispatcher.base.host import boot_time_s, host_name
 from dispatcher.outlets.base import CANNOT_START, Ended, Orphan, Placement, Report, Running, Slot, Unknown
 from dispatcher.outlets.local import processes
 from dispatcher.outlets.local.reaping import orphans
@@ -295,10 +295,10 @@ def test_a_program_of_another_outlet_is_no_orphan():
 
 def test_what_was_there_before_an_attempt_is_no_orphan_of_it():
     """A shared connection that ssh leaves behind: for its sake too all processes of the host would be looked at."""
-    before_s = processes.boot_time_s()
+    before_s = boot_time_s()
     with subprocess.Popen(["sleep", "600"], start_new_session=True) as stray:
         assert stray.pid in orphans(set(), before_s)
-        assert stray.pid not in orphans(set(), processes.boot_time_s() + 1)
+        assert stray.pid not in orphans(set(), boot_time_s() + 1)
         stray.kill()
 
 

@@ -106,7 +106,7 @@ class BatchOutlet:
             scheduler, host.submits_per_minute, self._accepted, self._cannot_start,
             room_again_s=context.poll_interval_s, times=context.times,
         )  # fmt: skip
-        self._stopper = Stopper(scheduler, self._remote, self._tracked, context.times)
+        self._stopper = Stopper(scheduler, self._tracked, context.times)
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
         use = ReportedGpuUse(self._interval_s)
         self._watcher = Watcher(
@@ -449,8 +449,6 @@ class BatchOutlet:
         if self._remote.limits is not None:
             self._sender.limits = self._remote.limits
             self.capacity.keep_to(self._remote.limits.in_flight)
-        if not self._remote.is_shared:
-            self._watcher.mirror_all()
         steps = [*self._stopper.steps(), *self._sender.steps()]
         is_due = self._is_asked_now() or any(step.operations for step in steps)
         if is_due:

@@ -63,7 +63,7 @@ class Preparer:
         file = read_submission(paths)
         if file is None:
             return None
-        one = Tracked(key, file.name, file.index, file.directory, paths)
+        one = self._tracked(key, file.name, file.index, file.directory)
         one.location = file.location
         one.elsewhere = self._remote.elsewhere(file.location)
         one.code = file.code or None
@@ -104,8 +104,7 @@ class Preparer:
         )
         job_of = {member: job for job, members in enumerate(jobs) for member in members}
         attempts = [
-            Tracked(key, submission.name, job_of[member], directories[member], self.paths(key))
-            for member, key in enumerate(keys)
+            self._tracked(key, submission.name, job_of[member], directories[member]) for member, key in enumerate(keys)
         ]
         for member, one in enumerate(attempts):
             one.request = group[member].request
@@ -129,6 +128,12 @@ class Preparer:
         if self._remote.is_shared:
             return []
         return [Deliver(directory=one.directory, files={contract.CODE_FILE: content})]
+
+    def _tracked(self, key: Key, name: str, index: int, directory: str) -> Tracked:
+        one = Tracked(key, name, index, directory, self.paths(key))
+        # As RemoteHost names it where the host does not see the workspace, which may have changed since.
+        one.is_away = Layout.of_attempt(directory).root.name == self._remote.workspace_id
+        return one
 
     def _for_all(self, submission: Submission) -> list[Operation]:
         """What has to be written on the host once, however many attempts are submitted."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,6 @@ from dispatcher.base import files
 from dispatcher.errors import OutletError
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.batch.agent_session import Step
-from dispatcher.outlets.batch.remote_host import RemoteHost
 from dispatcher.outlets.batch.scheduler import Scheduler
 from dispatcher.outlets.batch.tracked import Stop, Tracked
 from dispatcher.outlets.context import BatchTimes
@@ -24,11 +22,8 @@ from dispatcher.outlets.remote.operations import Failed, Operation, Write
 class Stopper:
     """What is to be stopped or superseded, until the host has been told; what failed, again after a pause."""
 
-    def __init__(
-        self, scheduler: Scheduler, remote: RemoteHost, tracked: Mapping[Key, Tracked], times: BatchTimes
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, tracked: Mapping[Key, Tracked], times: BatchTimes) -> None:
         self._scheduler = scheduler
-        self._remote = remote
         self._tracked = tracked
         self._again_s = times.stop_again_s
         self._stops: list[Tracked] = []
@@ -51,7 +46,7 @@ class Stopper:
     def supersede(self, one: Tracked) -> None:
         """The attempt is marked in the workspace; where the host does not see that, it is to be marked there too."""
         one.is_superseded = True
-        if one.directory == os.fspath(one.paths.directory):
+        if one.directory and not one.is_away:
             one.marked_s = time.monotonic()
         elif one.directory and not one.elsewhere:
             self._superseded[one.directory] = one
@@ -123,7 +118,7 @@ class Stopper:
         for one in chosen:
             assert one.stop is not None
             one.stop.is_sent = True
-            if not self._remote.is_shared:
+            if one.is_away:
                 path = posixpath.join(one.directory, contract.STOP_FILE)
                 writes.append(Write(path=path, content=_content(one.stop)))
         cancels = self._scheduler.cancel([one.submitted for one in chosen], force=force)

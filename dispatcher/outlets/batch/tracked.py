@@ -60,6 +60,8 @@ class Tracked:
         self.tail = ""
         self.report: Report | None = None
         self.is_orphan = False
+        # Whether its files are on the host alone: it was submitted when that did not see the workspace.
+        self.is_away = False
         # Whether it shares its job with others, which run before or after it.
         self.is_packed = False
         # Whether a wrapper has taken it, and the wrapper's pid, when its directory was last looked at.

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.host import boot_time_s
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.outlets.base import NOT_REACHED, PREEMPTED, SUPERSEDED, Ended, GpuUse, Key, Unknown
 from dispatcher.outlets.batch import mirror
@@ -62,7 +63,8 @@ class Watcher:
         self._lost_after_s = lost_after_s
         self._guard_s = guard_s
         self._use = use
-        self._mirrors: dict[Key, Mirror] | None = None
+        # The copies of attempts whose files are on the host alone.
+        self._mirrors: dict[Key, Mirror] = {}
         self.problem = ""
         # Attempts that are to be asked about in detail.
         self._open: set[Key] = set()
@@ -71,29 +73,24 @@ class Watcher:
         # Whether more of a log is to be fetched at once.
         self.has_more = False
 
-    def mirror_all(self) -> None:
-        """The host does not see the workspace: what attempts report has to be brought home."""
-        self._mirrors = {} if self._mirrors is None else self._mirrors
-
     def forget(self, key: Key) -> None:
         self._open.discard(key)
         self._use.forget(key)
-        if self._mirrors is not None:
-            self._mirrors.pop(key, None)
+        self._mirrors.pop(key, None)
 
     def problem_of(self, key: Key) -> str:
         """Why it cannot be told how an attempt is; empty when it can."""
-        copy = None if self._mirrors is None else self._mirrors.get(key)
+        copy = self._mirrors.get(key)
         problem = "" if copy is None else copy.problem
         return self.problem or self._unread.get(key, "") or problem or self._unwritten(key)
 
     def gpu_use(self, key: Key) -> GpuUse | None:
         """What it has told of its GPUs; None: unknown."""
-        return self._use.of(key, _now_s())
+        return self._use.of(key, boot_time_s())
 
     def conclude_lost(self, one: Tracked, loss: HostLoss) -> None:
         """End an attempt whose host is gone, with its own exit status if that has come home."""
-        if self._mirrors is not None and (copy := self._mirrors.get(one.key)) is not None:
+        if (copy := self._mirrors.get(one.key)) is not None:
             copy.settle()
         found = read_exit(one.paths.directory)
         own = Ended(None) if isinstance(found, Unknown) else found
@@ -125,8 +122,8 @@ class Watcher:
             attempts = [one for one in tracked.values() if one.is_asked_about]
             if attempts and is_due:
                 steps.append(self._query_step(attempts))
-            if attempts and self._mirrors is not None:
-                steps.append(self._read_step(attempts))
+            if away := [one for one in attempts if one.is_away]:
+                steps.append(self._read_step(away))
         return [*steps, *([Step((), lambda _: self._conclude_all(tracked))] if steps else [])]
 
     def _look_elsewhere(self, tracked: Mapping[Key, Tracked]) -> None:
@@ -161,7 +158,6 @@ class Watcher:
                 one.absent_since_s = now if self._has_begun(one) else now - one.given_before_s
 
     def _read_step(self, attempts: list[Tracked]) -> Step:
-        assert self._mirrors is not None
         mirrors = [self._mirrors.setdefault(one.key, Mirror(one.paths, one.directory)) for one in attempts]
         read = Read(looks=[one.look() for one in mirrors], names=mirror.NAMES)
         return Step([read], lambda answers: self._take_in_files(mirrors, answers[0]))
@@ -202,7 +198,7 @@ class Watcher:
         for one in tracked.values():
             if not one.has_ended and one.state is not None and one.state.host is not None:
                 one.look_for_wrapper()
-                self._use.look(one.key, one.paths.gpu_use, _now_s())
+                self._use.look(one.key, one.paths.gpu_use, boot_time_s())
         # What failed above is no absence.
         if self.problem:
             return
@@ -259,14 +255,13 @@ class Watcher:
             one.end(ended)
 
     def _unwritten(self, key: Key) -> str:
-        copy = None if self._mirrors is None else self._mirrors.get(key)
+        copy = self._mirrors.get(key)
         return "" if copy is None else copy.unwritten
 
     def _end_unwritten(self, one: Tracked) -> None:
         """End a wrapper that only waits until it can write its exit status: TERM means nothing to it any more."""
         if not self._unwritten(one.key):
             return
-        assert self._mirrors is not None
         waits_s = time.monotonic() - self._mirrors[one.key].unwritten_since_s
         if one.stop is not None or waits_s >= self._lost_after_s:
             self._stop(one, "", force=True)
@@ -294,7 +289,7 @@ class Watcher:
 
     def _own_end(self, one: Tracked) -> Ended | None:
         """Its own exit status, without one if there is none; None when that cannot be told yet."""
-        if self._mirrors is not None and (copy := self._mirrors.get(one.key)) is not None and copy.is_waiting:
+        if (copy := self._mirrors.get(one.key)) is not None and copy.is_waiting:
             return None
         own = read_exit(one.paths.directory)
         return None if isinstance(own, Unknown) else own
@@ -332,7 +327,7 @@ class Watcher:
 
     def _is_twin(self, one: Tracked) -> bool:
         """Whether what has ended is a second run of an attempt whose first one is alive."""
-        if self._mirrors is None:
+        if not one.is_away:
             return is_held(one.paths.alive) is True
         copy = self._mirrors.get(one.key)
         return copy is not None and copy.is_alive is True
@@ -351,11 +346,6 @@ class Watcher:
         # A wrapper takes its attempt before it looks whether that is superseded: one that no one has taken is over.
         if now - one.marked_s >= self._guard_s or not _was_taken(one):
             one.end(ended or _forgotten(own))
-
-
-def _now_s() -> float:
-    """Of a clock that counts while this host is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _forgotten(own: Ended) -> Ended:

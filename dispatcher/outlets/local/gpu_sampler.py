@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base.host import boot_time_s
 from dispatcher.errors import PodError
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.idle_times import IdleTimes
@@ -16,7 +17,6 @@ from dispatcher.outlets.local.gpu_minutes import GpuMinutes
 from dispatcher.outlets.local.gpu_use import used
 from dispatcher.outlets.local.gpu_users import others_on
 from dispatcher.outlets.local.gpus import Gpu, GpuReader
-from dispatcher.outlets.local.processes import boot_time_s
 from dispatcher.run_state.gpu_hour import PodGpus
 
 # Where no method asks for more.

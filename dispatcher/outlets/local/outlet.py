@@ -12,7 +12,7 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.base import files
-from dispatcher.base.host import host_name
+from dispatcher.base.host import boot_time_s, host_name
 from dispatcher.base.messages import counted, first_names
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import Location
@@ -196,7 +196,7 @@ class LocalOutlet:
 
     def due_in_s(self) -> float | None:
         """Until strays may be gone, or a wrapper misses its deadline; one that has missed it is checked at any poll."""
-        now = processes.boot_time_s()
+        now = boot_time_s()
         waits = [_STRAY_INTERVAL_S for tree in self._trees.values() if tree.needs_polling()]
         deadlines = [at for tree in self._trees.values() if (at := tree.deadline_s()) is not None and at > now]
         return min((*waits, *(at - now for at in deadlines)), default=None)
@@ -211,7 +211,7 @@ class LocalOutlet:
 
     def _start(self, bundle: Bundle) -> None:
         child, pid = None, 0
-        earliest_s = processes.boot_time_s()
+        earliest_s = boot_time_s()
         try:
             if deliver(with_slot(bundle), self._layout):
                 child = self._spawner.spawn(self._in_cgroup(bundle))
@@ -255,11 +255,11 @@ class LocalOutlet:
             if idle_s is None:
                 return Report(status, tree.placement)
             # A sample is of the second before it, in which the attempt may have begun.
-            idle_s = min(idle_s, processes.boot_time_s() - tree.begun_s)
+            idle_s = min(idle_s, boot_time_s() - tree.begun_s)
             return Report(Running(status.note, GpuUse(idle_s, len(tree.placement.gpus))), tree.placement)
         if isinstance(status, Ended):
             oom_killed = status.exit_code in _SIGKILL_STATUSES and self._oom.has_risen()
-            ran_s = processes.boot_time_s() - tree.begun_s
+            ran_s = boot_time_s() - tree.begun_s
             status = msgspec.structs.replace(status, oom_killed=oom_killed, ran_s=ran_s)
             del self._trees[tree.key]
             self._cgroups.remove(tree.key)
@@ -280,7 +280,7 @@ class LocalOutlet:
 
         A wrapper that is not stopped may have good reasons, such as an exit status for which there is no room.
         """
-        now = processes.boot_time_s()
+        now = boot_time_s()
         for tree in self._trees.values():
             deadline_s = tree.deadline_s()
             if deadline_s is None or now < deadline_s or not processes.is_stopped(tree.pid):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Final
 
@@ -89,7 +88,7 @@ def first_of(directory: Path) -> int:
 
 
 def begun_s(pid: int) -> float | None:
-    """When a process was started, by the clock of `boot_time_s`; None when it has ended."""
+    """When a process was started, by the clock of `host.boot_time_s`; None when it has ended."""
     ticks = host.start_ticks(pid) if pid else None
     return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK")
 
@@ -102,11 +101,6 @@ def is_stopped(pid: int) -> bool:
         return bool(pid) and psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
     except psutil.Error:
         return False
-
-
-def boot_time_s() -> float:
-    """Seconds since this host was started, the same for all processes and independent of the time of day."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _has_open(pid: int, path: str) -> bool:

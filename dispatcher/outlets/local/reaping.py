@@ -12,7 +12,7 @@ from dispatcher.outlets.local import processes
 def orphans(own: set[int], since_s: float = 0.0) -> set[int]:
     """The children besides `own` that this process has inherited and that live; those that have ended are collected.
 
-    Those are left out that were started before `since_s`, by `processes.boot_time_s`: neither they nor their
+    Those are left out that were started before `since_s`, by `host.boot_time_s`: neither they nor their
     descendants are of an attempt that began then. Such is the shared connection that ssh leaves behind.
     """
     while True:

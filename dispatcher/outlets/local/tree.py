@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base import files, host
-from dispatcher.base.host import host_name
+from dispatcher.base.host import boot_time_s, host_name
 from dispatcher.errors import StorageError
 from dispatcher.outlets.base import CANNOT_START, Ended, Key, Placement, Running, Slot, Status
 from dispatcher.outlets.local import processes
@@ -46,7 +46,7 @@ class Tree:
         self.wrapper_gone = False
         self.limits = Limits()
         # By the clock of the kernel's boot, which a restarted dispatcher can read too.
-        self.begun_s = processes.boot_time_s()
+        self.begun_s = boot_time_s()
         # Nothing of it was started before.
         self.earliest_s = 0.0
         # What the exit status of an attempt that is being stopped will tell; None: it is not.
@@ -73,7 +73,7 @@ class Tree:
         if self.stop_reason is not None:
             return
         self.stop_reason = reason
-        self._stopped_s = processes.boot_time_s()
+        self._stopped_s = boot_time_s()
         self.terminate()
 
     def terminate(self) -> None:

@@ -113,7 +113,7 @@ def tried(call: Any) -> str:
     """What it returns, or why it could not be done."""
     try:
         return str(call())
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # noqa: BLE001 -- whatever an answer may be, the VM costs money if this process ends
         return f"{type(error).__name__}: {error}"
 
 
@@ -155,8 +155,7 @@ def main(directory: str, limit_s: str, endpoint: str) -> None:
                 return
             cloud = Cloud(endpoint)
             break
-        except (OSError, KeyError):
-            # The network of a machine that boots may not be there yet.
+        except Exception:  # noqa: BLE001 -- as in `tried`; the network of a machine that boots may not be there yet
             time.sleep(STEP_S)
     with open(os.path.join(directory, "lock"), "w", encoding="ascii") as lock:
         try:

@@ -410,7 +410,9 @@ def _place(found: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _vm(found: Mapping[str, Any]) -> Vm:
-    endpoints = [_mapping(each) for each in found.get("networkEndpoints") or ()]
+    # A worker has one in each network of the VM; its first one is what gcloud reaches it by.
+    networks = max(1, len(found.get("networkConfigs") or ()))
+    endpoints = [_mapping(each) for each in (found.get("networkEndpoints") or ())[::networks]]
     return Vm(
         state=str(found.get("state", "")),
         # The bare number is the API's own id; without it the time of creation tells two of one name apart.

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.host import boot_time_s
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import LOST, PREEMPTED
@@ -100,7 +101,7 @@ class TpuProvisioning:
         self._knows_queue = False
         # How often in a row the request was fulfilled and the VM was not there.
         self._missed = 0
-        self._unwanted_since_s = time.monotonic()
+        self._unwanted_since_s = boot_time_s()
         self._is_short = ""
         self._is_wanted = self._is_used = False
         self._has_looked, self._must_look = False, True
@@ -173,7 +174,7 @@ class TpuProvisioning:
         return telling.why_not_up(self._host, self._vm, is_deleted=action(self._sight()) is not Action.NOTHING)
 
     def work(self, *, is_wanted: bool, is_used: bool) -> None:
-        now_s = time.monotonic()
+        now_s = boot_time_s()
         if is_used and not self._is_used and (not is_up(self._vm) or now_s - self._looked_s > _SELDOM_S):
             # Since it was looked at, another dispatcher may have made it anew, and run attempts there.
             self._must_look = True
@@ -193,9 +194,9 @@ class TpuProvisioning:
     def _begin(self) -> None:
         """What is due: an action comes before a look, unless what is known is too old for it."""
         chosen = Action.NOTHING if self._must_look else action(self._sight())
-        if chosen is not Action.NOTHING and time.monotonic() >= self._act_after_s:
+        if chosen is not Action.NOTHING and boot_time_s() >= self._act_after_s:
             # A creation is refused where there is one by now, so it need not be looked for again and again.
-            if chosen is Action.CREATE or time.monotonic() - self._looked_s <= _FRESH_S:
+            if chosen is Action.CREATE or boot_time_s() - self._looked_s <= _FRESH_S:
                 self._act(chosen)
                 return
             # Someone else may have made it anew meanwhile.
@@ -214,7 +215,7 @@ class TpuProvisioning:
 
     def _take_in_usage(self, answers: Sequence[Any]) -> None:
         if usage.is_used(answers) or self._around.is_used_elsewhere():
-            self._idle_since_s = time.monotonic()
+            self._idle_since_s = boot_time_s()
         else:
             self._is_unused = True
 
@@ -227,7 +228,7 @@ class TpuProvisioning:
         # What is asked of the workers then is a matter of the call that goes there.
         waits = [self._look_is_due(), self._idle_due_in_s() or None, self._renewal_due_in_s() or None]
         if self._has_looked and not self._must_look and action(self._sight()) is not Action.NOTHING:
-            waits.append(max(0.0, self._act_after_s - time.monotonic()))
+            waits.append(max(0.0, self._act_after_s - boot_time_s()))
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def close(self, *, is_used: bool) -> None:
@@ -301,7 +302,7 @@ class TpuProvisioning:
             is_wanted=self._is_wanted,
             # Without the answer nothing is created: the request that stands would bring a second one.
             may_create=self._may_create and self._has_looked and (self._vm is not None or self._knows_queue),
-            is_given_up=time.monotonic() - self._unwanted_since_s >= self._times.given_up_s,
+            is_given_up=boot_time_s() - self._unwanted_since_s >= self._times.given_up_s,
             is_short=bool(self._is_short),
             is_idle=self._is_unused and not self._is_needed(),
         )
@@ -325,7 +326,7 @@ class TpuProvisioning:
         """Seconds until the VM is to be looked at; None when nothing asks for it."""
         if self._program is not None:
             return None
-        now_s = time.monotonic()
+        now_s = boot_time_s()
         if self._must_look:
             return max(0.0, self._look_after_s - now_s)
         if is_up(self._vm):
@@ -341,10 +342,10 @@ class TpuProvisioning:
             self._vm = gcloud.read_vm(answer)
         except GcloudError as error:
             self._unseen = f"{self._host.name}: {error}"
-            self._look_after_s = time.monotonic() + self._times.interval_s
+            self._look_after_s = boot_time_s() + self._times.interval_s
             return
         self._has_looked, self._must_look = True, False
-        self._looked_s = time.monotonic()
+        self._looked_s = boot_time_s()
         self._knows_queue = False
         if before is None or self._vm is None or before.identity != self._vm.identity:
             self._timer.start_over()
@@ -394,7 +395,7 @@ class TpuProvisioning:
     def _act(self, chosen: Action) -> None:
         if is_up(self._vm) and self._around.is_used_elsewhere():
             # Since it was found to be unused.
-            self._idle_since_s, self._is_unused = time.monotonic(), False
+            self._idle_since_s, self._is_unused = boot_time_s(), False
             return
         try:
             words, limit_s = self._command(chosen)
@@ -404,7 +405,7 @@ class TpuProvisioning:
         except (OutletError, StorageError) as error:
             self._has_failed(chosen, error)
             return
-        self._doing, self._began_s = chosen, time.monotonic()
+        self._doing, self._began_s = chosen, boot_time_s()
         self._began_at = time.strftime("%H:%M:%S")
         if chosen in (Action.CREATE, Action.QUEUE):
             self._log(f"{_DOING[chosen]} {self._host.name} ({kind_text(self._host)}), which costs money")
@@ -442,7 +443,7 @@ class TpuProvisioning:
         if done in (Action.CREATE, Action.QUEUE):
             self._trouble = ""
         if done is Action.CREATE:
-            self._log(f"{self._host.name} was created in {time.monotonic() - self._began_s:.0f} s")
+            self._log(f"{self._host.name} was created in {boot_time_s() - self._began_s:.0f} s")
         if done is Action.DELETE_QUEUED:
             self._queued, self._missed = None, 0
 
@@ -450,7 +451,7 @@ class TpuProvisioning:
         """Nothing is done for a while, longer from one failure to the next; for how many seconds."""
         pause_s = min(self._times.first_pause_s * 2.0**self._failures, _LONGEST_PAUSE_S)
         self._failures += 1
-        self._act_after_s = time.monotonic() + pause_s
+        self._act_after_s = boot_time_s() + pause_s
         return pause_s
 
     def _has_failed(self, done: Action, error: OutletError | StorageError) -> None:
@@ -481,7 +482,7 @@ class TpuProvisioning:
         if not is_up(self._vm) or self._is_needed():
             self._idle_since_s, self._is_unused = None, False
         elif self._idle_since_s is None:
-            self._idle_since_s = time.monotonic()
+            self._idle_since_s = boot_time_s()
 
     def _is_idle_for_long(self) -> bool:
         return self.is_up and self._idle_due_in_s() == 0.0 and not self._is_unused
@@ -491,7 +492,7 @@ class TpuProvisioning:
         limit_s = self._host.idle_delete_s
         if limit_s is None or self._idle_since_s is None or not self._is_ours():
             return None
-        return max(0.0, self._idle_since_s + limit_s - time.monotonic())
+        return max(0.0, self._idle_since_s + limit_s - boot_time_s())
 
     def _take_back(self) -> None:
         """Else the request would be fulfilled when no one is there any more."""

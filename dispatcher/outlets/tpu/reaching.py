@@ -45,6 +45,8 @@ _CHATTER: Final = re.compile(
     r"(SSH|SCP): Attempting to connect|Using (ssh|scp) batch size|Failed to execute command on multiple workers"
     rf"|Retrying: |#####|WARNING: |Traceback|  |Exception in thread|$|googlecloudsdk\.|{BEGUN}$"
 )
+# What it says of how many workers it goes to.
+_COUNT: Final = re.compile(r"with a total of ([0-9]+) workers\.", re.ASCII)
 _LONGEST_WORDS: Final = 1000
 
 
@@ -107,6 +109,12 @@ def command_once(nonce: str, words: Sequence[str]) -> str:
         f'set -C; (: >"$HOME/{_STEM}{nonce}.00") 2>/dev/null || exit {_BEGUN_BEFORE}; set +C; '
         f"(cd && {_CLEAN}) </dev/null; exec {shlex.join(words)}"
     )
+
+
+def worker_count(err: str) -> int:
+    """To how many workers gcloud was about to go; 0 where it did not tell: it may be ended before it comes to all."""
+    found = _COUNT.search(err)
+    return 0 if found is None else int(found[1])
 
 
 def explain(err: str, logs: Sequence[bytes], missing: Sequence[int]) -> str:

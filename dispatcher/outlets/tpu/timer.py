@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from dispatcher.base.host import boot_time_s
 from dispatcher.base.times import duration_text
 from dispatcher.hosts.types import RENEWALS, TpuHost
 from dispatcher.outlets.remote.operations import Failed, Operation, Tail, TailRead, Write
@@ -128,7 +129,7 @@ class Timer:
         elif limit_s is None:
             return ""
         else:
-            at_s = time.time() + self._renewed_s + limit_s - time.monotonic()
+            at_s = time.time() + self._renewed_s + limit_s - boot_time_s()
             when = f"at {time.strftime('%H:%M', time.localtime(at_s))} (dead_after: {duration_text(limit_s)})"
         return (
             f"the TPU VM {self._host.name} does not hear that a dispatcher lives: {self._why}. It deletes itself "
@@ -143,7 +144,7 @@ class Timer:
             period_s = min(period_s, _SOON_S * 2.0 ** (self._failures - 1))
         elif not (self.is_armed or self._asked >= _ASKED):
             period_s = min(period_s, _SOON_S)
-        return max(0.0, self._asked_s + period_s - time.monotonic())
+        return max(0.0, self._asked_s + period_s - boot_time_s())
 
     def questions(self) -> Sequence[Operation]:
         return renewal(self._host.dead_after_s)
@@ -158,7 +159,7 @@ class Timer:
         if isinstance(read, TailRead):
             self._told = read_state(answers)
         self._note_renewal(written)
-        self._asked_s = time.monotonic()
+        self._asked_s = boot_time_s()
         self._asked += 1
         is_new = self._told != before if self._told else self._asked == _ASKED
         if is_new and self._host.dead_after_s is not None:
@@ -176,7 +177,7 @@ class Timer:
             if self._ignored >= _IGNORED:
                 self._told = _UNABLE + _ENDED
             return
-        self._renewed_s = time.monotonic()
+        self._renewed_s = boot_time_s()
         self._why = ""
         self._failures = self._ignored = 0
 

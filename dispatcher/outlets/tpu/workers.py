@@ -180,7 +180,7 @@ class WorkersTransport:
                 command = yield from self._sent_ahead(exchange, worker, directory, limit_s)
             words = reaching.ssh_words(self._host, worker, command, directory)
             finished = yield self._program(words, directory, limit_s)
-            logs = _logs(Path(directory) / "None")
+            logs = _logs(Path(directory) / "None", reaching.worker_count(finished.errors))
         answers = [exchange.answers(log) for log in logs]
         missing = [index for index, answer in enumerate(answers) if answer is None]
         if missing or not answers:
@@ -226,7 +226,7 @@ def _addresses_of(vm: Vm) -> list[list[str]]:
     return [[worker.address, *filter(None, [worker.external])] for worker in vm.workers]
 
 
-def _logs(directory: Path) -> list[bytes]:
-    """What each worker has printed, by its index; none where gcloud did not come to them."""
-    found = {int(match[1]): path for path in directory.iterdir() if (match := _LOG.fullmatch(path.name))}
-    return [found[index].read_bytes() for index in sorted(found)]
+def _logs(directory: Path, count: int) -> list[bytes]:
+    """What each of `count` workers has printed, by its index; none where gcloud did not come to any."""
+    found = {int(match[1]): path.read_bytes() for path in directory.iterdir() if (match := _LOG.fullmatch(path.name))}
+    return [found.get(index, b"") for index in range(max(count, max(found) + 1))] if found else []

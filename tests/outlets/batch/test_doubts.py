@@ -658,3 +658,32 @@ def test_a_second_request_to_kill_is_sent_too(pod: Pod, wire: Wire) -> None:
         for _ in range(4):
             other.outlet.recover([orphan])
         assert kills() == count
+
+
+def test_an_attempt_from_before_its_host_saw_the_workspace_ends_as_it_did_there(pod: Pod, wire: Wire) -> None:
+    """Its files stay where it began: without them a job that is done would be lost, and run again."""
+    pod.submit()
+    wire.name_job(name_of(pod), "COMPLETED")
+    content = b'{"exit_code": 0, "ended_at": "2026-01-01T00:00:00.000Z"}\n'
+    wire.seen = Seen(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
+    wire.sees = True
+    status = recover(orphaned(pod)).status
+    assert isinstance(status, Ended)
+    assert status.exit_code == 0
+
+
+def test_an_attempt_from_before_its_host_lost_the_workspace_is_not_looked_for_there(tmp_path: Path, wire: Wire) -> None:
+    wire.sees = True
+    pod = Pod(tmp_path, wire)
+    pod.submit()
+    wire.name_job(name_of(pod), "RUNNING")
+    wire.sees = False
+    wire.seen = Seen(exists=False, is_alive=False)
+    other = orphaned(pod)
+    assert isinstance(recover(other).status, Running)
+    assert not any(isinstance(one, Read) for one in wire.done)
+    other.outlet.cancel([KEY])
+    recover(other, 3)
+    stop = pod.config.layout.attempt(KEY.job_id, KEY.number).stop
+    assert stop.exists()
+    assert not any(isinstance(one, Write) and Path(one.path) == stop for one in wire.done)

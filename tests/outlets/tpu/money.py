@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dispatcher.base.programs import Finished
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.remote.operations import Operation, Ran, Read, Seen, Sight, Tail, TailRead, Write, Written
+from dispatcher.outlets.remote.operations import Operation, Read, Seen, Sight, Tail, TailRead, Write, Written
 from dispatcher.outlets.tpu import dead_man, timer
 from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
 
@@ -109,14 +110,11 @@ class Request:
 class Call:
     """One call of gcloud under way: what `Program` is to a dispatcher."""
 
-    def __init__(self, world: World, answer: Ran, done_s: float) -> None:
+    def __init__(self, world: World, answer: Finished, done_s: float) -> None:
         self._world, self._answer, self._done_s = world, answer, done_s
 
-    def poll(self) -> Call | None:
-        return self if self._world.now_s >= self._done_s else None
-
-    def ran(self) -> Ran:
-        return self._answer
+    def poll(self) -> Finished | None:
+        return self._answer if self._world.now_s >= self._done_s else None
 
     def wait_fds(self) -> list[int]:
         return []
@@ -134,8 +132,6 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.now_s = 0.0
-        # Of the process that works just now: a computer that sleeps has a clock that stands.
-        self.slept_s = 0.0
         self.numbers = itertools.count(1)
         self.has_capacity = True
         self.machines: dict[Place, Machine] = {}
@@ -145,7 +141,7 @@ class World:
         self.count = self.request_count = 0
 
     def clock(self) -> float:
-        return self.now_s - self.slept_s
+        return self.now_s
 
     def add(self, place: Place, options: dict[str, str], queued: str = "") -> None:
         self.count += 1
@@ -187,12 +183,11 @@ class World:
         return self._call(after_s=CREATE_S)
 
     def _call(self, shown: Any = None, err: str = "", after_s: float = 0.0) -> Call:
-        answer = Ran(exit_code=1 if err else 0, out=json.dumps(shown or {}), err=err)
+        answer = Finished(exit_code=1 if err else 0, out=json.dumps(shown or {}).encode(), err=err.encode())
         return Call(self, answer, self.now_s + after_s)
 
     def step(self, wanted: set[Place]) -> None:
         """`wanted` are the places that a living dispatcher with jobs waits for."""
-        self.slept_s = 0.0
         for place, request in list(self.requests.items()):
             if request.state == "WAITING_FOR_RESOURCES" and self.now_s >= request.expires_s:
                 request.state = "FAILED"
@@ -218,11 +213,9 @@ class Dispatcher:
 
     def __init__(self, world: World, host: TpuHost, jobs: list[float], *, until_empty: bool) -> None:
         self.world, self.host, self.jobs, self.until_empty = world, host, jobs, until_empty
-        self.slept_s = 0.0
         around = Around(
             log=lambda _: None, is_used_elsewhere=lambda: False, has_others=lambda: False, ends_when_empty=until_empty
         )
-        world.slept_s = 0.0
         self.made = TpuProvisioning(host, WORKSPACE, around, Times(interval_s=POLL_S), may_create=True)
 
     @property
@@ -239,7 +232,6 @@ class Dispatcher:
         return machine is not None and machine.job_ends_s is not None
 
     def step(self) -> None:
-        self.world.slept_s = self.slept_s
         # Answers of gcloud wake a dispatcher at once: it looks and acts within a step.
         for _ in range(4):
             self.made.work(is_wanted=bool(self.jobs) and not self.made.is_up, is_used=self.is_running)
@@ -254,7 +246,6 @@ class Dispatcher:
             machine.job_ends_s = self.world.now_s + self.jobs.pop(0)
 
     def end(self) -> None:
-        self.world.slept_s = self.slept_s
         self.made.close(is_used=self.is_running)
 
 
@@ -292,9 +283,7 @@ def a_week(world: World, dead_after_s: float | None, chance: random.Random) -> N
             )  # fmt: skip
             dispatcher = Dispatcher(world, host, jobs, until_empty=chance.random() < 0.5)
             sleeps_until_s = 0.0
-        if dispatcher is not None and sleeps_until_s > world.now_s:
-            dispatcher.slept_s += STEP_S
-        elif dispatcher is not None:
+        if dispatcher is not None and sleeps_until_s <= world.now_s:
             dispatcher.step()
             if dispatcher.until_empty and not jobs and not dispatcher.is_running:
                 dispatcher.end()

@@ -134,6 +134,10 @@ def test_what_describe_shows() -> None:
     assert vm is not None
     assert (vm.state, vm.identity, vm.queued_resource) == ("READY", "77", "q")
     assert vm.workers == (Endpoint(address="10.0.0.2", external="1.2.3.4"), Endpoint(address="10.0.0.3"))
+    two = gcloud.read_vm(
+        Ran(exit_code=0, out=json.dumps({**node, "networkConfigs": [{"network": "a"}, {"network": "b"}]}))
+    )
+    assert two is not None and two.workers == vm.workers[:1], "a worker has one address in each network"
     assert vm.is_of(WORKSPACE) and not vm.is_of("f" * 12)
     absent = Ran(exit_code=1, err=f"{HEAD}NOT_FOUND: Resource 'projects/p/locations/z/nodes/pod' was not found")
     assert gcloud.read_vm(absent) is None

@@ -24,8 +24,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float | No
         directory = tmp_path / f"{dead_after_s}-{seed}"
         directory.mkdir()
         world = World(directory)
-        for module in (provisioning, timer, dead_man):
-            monkeypatch.setattr(module.time, "monotonic", world.clock)
+        for module in (provisioning, timer):
+            monkeypatch.setattr(module, "boot_time_s", world.clock)
+        monkeypatch.setattr(dead_man.time, "monotonic", world.clock)
         monkeypatch.setattr(provisioning, "Program", world.gcloud)
         monkeypatch.setattr(leaving, "Program", world.gcloud)
 

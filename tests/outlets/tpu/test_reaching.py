@@ -8,11 +8,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from outlets.remote.calls import ask, unreached
 
 from dispatcher.hosts.types import TpuHost
+from dispatcher.outlets.remote.connection import Connection, Pace
 from dispatcher.outlets.remote.exchange import Exchange
 from dispatcher.outlets.remote.operations import Has, Hello
 from dispatcher.outlets.tpu import reaching
+from dispatcher.outlets.tpu.workers import WorkersTransport
 
 HOST = TpuHost(
     name="pod", cluster="pod", zone="us-central2-b", accelerator_type="v4-16", project="lab", internal_ip=True
@@ -111,3 +114,26 @@ def test_what_gcloud_says_counts_when_it_did_not_come_to_the_workers() -> None:
 def test_commands_survive_gcloud_s_own_splitting() -> None:
     command = reaching.command_once("n", ["printf", "a  b"])
     assert shlex.split(" ".join(command.split(" ")))[:3] == ["exec", "sh", "-c"]
+
+
+def test_an_answer_of_some_workers_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gcloud was ended before it came to the others: what it brings home looks complete."""
+    gcloud = tmp_path / "gcloud"
+    gcloud.write_text(
+        "#!/bin/bash\n"
+        "echo 'Using ssh batch size of 3. Attempting to SSH into 1 nodes with a total of 3 workers.' >&2\n"
+        "for word; do case $word in --command=*) run=${word#*=} ;; --output-directory=*) out=${word#*=} ;; esac; done\n"
+        'for worker in $WORKERS; do bash -c "$run" >"$out/$worker.log" 2>&1; done\n'
+    )
+    gcloud.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for workers, missing in (("0 1", "worker 2"), ("0 2", "worker 1")):
+        monkeypatch.setenv("WORKERS", workers)
+        connection = Connection("pod", WorkersTransport(HOST), Pace(calls_per_minute=600))
+        why = unreached(connection, [Has(paths=["/"])])
+        assert why == f"pod: {missing} of 3 gave no answer: it printed nothing"
+        connection.close()
+    monkeypatch.setenv("WORKERS", "0 1 2")
+    connection = Connection("pod", WorkersTransport(HOST), Pace(calls_per_minute=600))
+    assert ask(connection, Has(paths=["/nowhere"])).sizes == [None]
+    connection.close()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socketserver
 import stat
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -204,13 +206,14 @@ def test_a_timer_that_takes_in_no_renewal_has_ended(clock: Callable[[float], Non
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """The one that goes on while this computer sleeps: VMs do not sleep meanwhile."""
     now_s = 0.0
 
     def pass_(seconds: float) -> None:
         nonlocal now_s
         now_s += seconds
 
-    monkeypatch.setattr(timer.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "clock_gettime", lambda clock: now_s if clock == time.CLOCK_BOOTTIME else 0.0)
     return pass_
 
 
@@ -249,3 +252,30 @@ def test_a_state_that_cannot_be_written_does_not_end_the_timer(tmp_path: Path, m
     with pytest.raises(SystemExit):
         dead_man.main(os.fspath(tmp_path), "60", "https://example.org/")
     assert steps == ["ask", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"no HTTP\r\n\r\n", "BadStatusLine"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{}", "IncompleteRead"),
+        (b"HTTP/1.0 200 OK\r\n\r\n[]", "TypeError"),
+    ],
+)
+def test_an_answer_that_is_none_does_not_end_the_timer(
+    answer: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answer(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(answer)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setattr(dead_man, "METADATA", f"http://127.0.0.1:{server.server_address[1]}/")
+        cloud = dead_man.Cloud.__new__(dead_man.Cloud)
+        cloud.place = "projects/lab/locations/us-central2-b"
+        dead_man.Timer(os.fspath(tmp_path), 60.0, cloud).step()
+        server.shutdown()
+    assert (tmp_path / "state").read_text().startswith(f"unable: {why}: ")

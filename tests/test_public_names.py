@@ -279,60 +279,62 @@ State.faults: jax.Array
 class Streamed
 Streamed.__init__(self, rows: Any) -> None
 Streamed.rows: Any
-class Trainer(ModelJob)
+class Trainer(TrainerHooks)
 Trainer.__init__(self, spec: Any) -> None
 Trainer.axis_rules
 Trainer.begin(self) -> None
+Trainer.block_error(self, end: int, block: Block) -> FloatingPointError
 Trainer.calibrate(self) -> None
-Trainer.config(cls) -> type[Any] | Sequence[type[Any]]
-Trainer.config_classes(cls) -> tuple[type[Any], ...]
 Trainer.configuration_in_force
-Trainer.data(self) -> Source | Streamed
 Trainer.done
-Trainer.evaluate(self, model: M, batch: Any) -> Mapping[str, Value]
 Trainer.evaluated(self) -> dict[str, float]
-Trainer.evaluations(self) -> Mapping[str, Source]
 Trainer.evaluator
-Trainer.flops(self, batch: Any) -> float | None
 Trainer.fresh_state(self) -> State
 Trainer.hold_model(self, arrays: Arrays, steps_done: int) -> None
-Trainer.hold_roles(self, roles: Mapping[str, Role]) -> None
-Trainer.init_optimizer(self, params: Arrays) -> Any
-Trainer.known_optimizer(self) -> OptimizerConfig | None
-Trainer.known_schedule(self) -> optax.Schedule | None
-Trainer.last_saved(self) -> str | None
 Trainer.live_state
 Trainer.load_model(self, rel_path: str, like: Any = None) -> Arrays
-Trainer.loss(self, model: M, batch: Any, rngs: nnx.Rngs) -> Value | tuple[Value, dict[str, Value]]
 Trainer.model_to_evaluate(self) -> Arrays
-Trainer.on_step(self, step: int, metrics: Mapping[str, float]) -> None
-Trainer.optimizer(self) -> optax.GradientTransformation
 Trainer.prepare(self) -> None
-Trainer.prepare_on(self, mesh: Any, microbatching: Microbatching, *, trains: bool = True) -> None
+Trainer.prepare_on(self, mesh: Mesh, microbatching: Microbatching, *, trains: bool = True) -> None
 Trainer.probe_batch_size(self, per_device: int, accumulation_steps: int) -> None
 Trainer.reads_each_step
 Trainer.restore_from_path(self, rel_path: str) -> None
-Trainer.result(self) -> Row | None
-Trainer.retention(self) -> Retention
 Trainer.roles
 Trainer.run(self) -> Row | None
 Trainer.run_block(self, batch: Any, steps: int, requested: jax.Array) -> Block
 Trainer.save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None
-Trainer.schedule(self) -> optax.Schedule
 Trainer.setup
-Trainer.start_from(self) -> Mapping[str, Any]
-Trainer.step(self, state: State, batch: Any) -> tuple[State, Mapping[str, Mean]]
-Trainer.step_flops(self, batch: Any, steps: int) -> float | None
 Trainer.update(self, batch: Any) -> dict[str, float]
 Trainer.uses_best(self, evaluated: Mapping[str, float]) -> bool
-Trainer.CONFIG: type[Any]
-Trainer.TRAINABLE: ClassVar[nnx.filterlib.Filter]
-Trainer.BEST: ClassVar[tuple[str, Literal['min', 'max']] | None]
-Trainer.AXIS_RULES: ClassVar[Mapping[str, Any]]
-Trainer.UNIT: ClassVar[str]
 Value
 field(place: str, *, default: Any = MISSING, default_factory: Callable[[], Any] | Any = MISSING, renamed_from: str | Sequence[str] = (), **options: Any) -> Any
 job(key: str) -> Callable[[J], J]
+""",
+    "dispatcher.runtime.training.hooks": """
+class TrainerHooks(ModelJob)
+TrainerHooks.__init__(self, spec: Any) -> None
+TrainerHooks.config(cls) -> type[Any] | Sequence[type[Any]]
+TrainerHooks.config_classes(cls) -> tuple[type[Any], ...]
+TrainerHooks.data(self) -> Source | Streamed
+TrainerHooks.evaluate(self, model: M, batch: Any) -> Mapping[str, Value]
+TrainerHooks.evaluations(self) -> Mapping[str, Source]
+TrainerHooks.flops(self, batch: Any) -> float | None
+TrainerHooks.init_optimizer(self, params: Arrays) -> Any
+TrainerHooks.loss(self, model: M, batch: Any, rngs: nnx.Rngs) -> Value | tuple[Value, dict[str, Value]]
+TrainerHooks.on_step(self, step: int, metrics: Mapping[str, float]) -> None
+TrainerHooks.optimizer(self) -> optax.GradientTransformation
+TrainerHooks.result(self) -> Row | None
+TrainerHooks.retention(self) -> Retention
+TrainerHooks.roles
+TrainerHooks.schedule(self) -> optax.Schedule
+TrainerHooks.setup
+TrainerHooks.start_from(self) -> Mapping[str, Any]
+TrainerHooks.step(self, state: State, batch: Any) -> tuple[State, Mapping[str, Mean]]
+TrainerHooks.CONFIG: type[Any]
+TrainerHooks.TRAINABLE: ClassVar[nnx.filterlib.Filter]
+TrainerHooks.BEST: ClassVar[tuple[str, Literal['min', 'max']] | None]
+TrainerHooks.AXIS_RULES: ClassVar[Mapping[str, Any]]
+TrainerHooks.UNIT: ClassVar[str]
 """,
     "dispatcher.errors": """
 class BatchSizeError(DispatcherError)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -46,6 +46,20 @@ def grouped(columns: Sequence[Values], places: Sequence[int]) -> Groups:
     names = [group_label(of_key) for of_key in zip(*values, strict=True)]
     labels = [tuple(name(value) for name, value in zip(names, of_group, strict=False)) for of_group in values]
     return Groups(of, values, labels)
+
+
+def crossed(down: Groups, across: Groups, shown: Collection[int] | None = None) -> dict[tuple[int, int], list[int]]:
+    """The rows in each cell, by the numbers of both groups; `shown`: only of these groups of `down`."""
+    found: dict[tuple[int, int], list[int]] = {}
+    wanted = range(len(down.values)) if shown is None else frozenset(shown)
+    for row, cell in enumerate(zip(down.of, across.of, strict=True)):
+        if cell[0] in wanted:
+            members = found.get(cell)
+            if members is None:
+                found[cell] = [row]
+            else:
+                members.append(row)
+    return found
 
 
 def in_order(names: Iterable[K]) -> list[K]:

@@ -77,12 +77,13 @@ class KnownResults:
         """The names of results, the most frequent first."""
         return sorted((name for name, of in self.by_name.items() if of), key=lambda name: -len(self.by_name[name]))
 
-    def methods_without(self, name: str, methods: Mapping[str, M]) -> set[M]:
-        """Those of these methods, of each job, that report results, but never this one: see methods_without."""
-        reporting = [job for job in methods if job in self.known]
+    def methods_without(self, name: str, jobs: Iterable[tuple[str, M]]) -> set[M]:
+        """Those of the methods of these jobs that report results, but never this one: see methods_without."""
+        known = self.known
+        reporting = [(job, method) for job, method in jobs if job in known]
         numbers, others = self.by_name.get(name, {}), self.others.get(name, ())
-        having = (job for job in reporting if job in numbers or job in others)
-        return methods_without(map(methods.__getitem__, reporting), map(methods.__getitem__, having))
+        having = (method for job, method in reporting if job in numbers or job in others)
+        return methods_without((method for _, method in reporting), having)
 
     def _note(self, job: str, result: Mapping[str, Any] | None) -> None:
         given = result or {}

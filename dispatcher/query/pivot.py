@@ -1,23 +1,27 @@
-"""Pivot tables of results: aggregates by the values of keys. Pure."""
+"""Tables by the values of keys: aggregates of results, states of jobs with a result. Pure."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from dispatcher.base.values import shown
 from dispatcher.errors import UsageError, nearest
-from dispatcher.query.groups import grouped, in_order
+from dispatcher.query.groups import Groups, crossed, grouped, in_order
+from dispatcher.query.known_results import KnownResults
 from dispatcher.query.numbers import Numbers, Spread, finite_number, mean, median, std
 from dispatcher.query.results.rows import no_value_text
-from dispatcher.query.values import Values
+from dispatcher.query.values import JobValues, Values
+from dispatcher.run_state.states import State
 
 Row = dict[str, Any]
+K = TypeVar("K", bound=Hashable)
 Key = tuple[str, ...]
 
 
@@ -74,25 +78,60 @@ def cells(
         check_key(results, key)
     for value in values:
         check_value(results, value)
+    down, across = _groups(results, rows), _groups(results, cols)
     numbers: dict[tuple[Key, Key, str], list[float]] = {}
     jobs: dict[tuple[Key, Key, str], int] = {}
-    downs, acrosses = group_keys(results, rows), group_keys(results, cols)
-    for result, down, across in zip(results, downs, acrosses, strict=True):
+    for (row, column), members in crossed(down, across).items():
         for value in values:
-            if result.get("method") in others.get(value, ()):
-                continue
-            jobs[down, across, value] = jobs.get((down, across, value), 0) + 1
-            number = finite_number(result, value)
-            if number is not None:
-                numbers.setdefault((down, across, value), []).append(number)
-    return Cells(in_order(downs), in_order(acrosses), numbers, jobs)
+            cell = (down.labels[row], across.labels[column], value)
+            counting = [
+                one for one in map(results.__getitem__, members) if one.get("method") not in others.get(value, ())
+            ]
+            jobs[cell] = len(counting)
+            numbers[cell] = [number for one in counting if (number := finite_number(one, value)) is not None]
+    is_empty = not results
+    return Cells([] if is_empty else in_order(down.labels), [] if is_empty else in_order(across.labels), numbers, jobs)
+
+
+def _groups(results: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Groups:
+    return grouped([Values(result.get(key) for result in results) for key in keys], range(len(results)))
 
 
 def group_keys(results: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[Key]:
     """The values of `keys` of each result, as its group is called."""
-    columns = [Values(result.get(key) for result in results) for key in keys]
-    groups = grouped(columns, range(len(results)))
+    groups = _groups(results, keys)
     return [groups.labels[number] for number in groups.of]
+
+
+class JobCell(msgspec.Struct, frozen=True):
+    """The jobs of a cell: how many are in each state, and a result over those whose methods report it."""
+
+    states: Mapping[str, int]
+    spread: Spread
+
+
+def job_cells(
+    values: JobValues, results: KnownResults, value: str | None, places: Sequence[int], cells: Mapping[K, Sequence[int]]
+) -> dict[K, JobCell]:
+    """What is in these cells, which have the numbers of rows among these places; `value` None: of no result.
+
+    Raises UsageError for a result that no job has.
+    """
+    numbers = {} if value is None else results.numbers(value)
+    jobs, states, methods = values.jobs, values.column("state"), values.column("method").codes
+    names = {states.values.index(state): state.value for state in State if state in states.values}
+    without: set[int] = set()
+    if value is not None:
+        without = results.methods_without(value, ((jobs[place], methods[place]) for place in places))
+    found = {}
+    for cell, rows in cells.items():
+        at = [places[row] for row in rows]
+        counts = Counter(map(states.codes.__getitem__, at))
+        given = [number for place in at if (number := numbers.get(jobs[place])) is not None] if numbers else []
+        of = sum(methods[place] not in without for place in at) if without else len(at)
+        of_states = {name: counts[number] for number, name in names.items() if number in counts}
+        found[cell] = JobCell(of_states, Spread.over(given, of))
+    return found
 
 
 class Pivot(list[Row]):

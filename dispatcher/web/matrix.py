@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from dispatcher.base.values import text_of
 from dispatcher.matrix.condition import literal
-from dispatcher.query.groups import Groups, grouped
-from dispatcher.query.numbers import mean, std
-from dispatcher.run_state.states import State
+from dispatcher.query.groups import Groups, crossed, grouped
+from dispatcher.query.pivot import JobCell, job_cells
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board, Filter
 
@@ -18,7 +17,6 @@ _CELLS: Final = 4_000
 _MOST_COLUMNS: Final = 200
 _LONGEST_VALUE: Final = 300
 _HEADINGS_BYTES: Final = 250_000
-_STATES: Final = [state.value for state in State]
 
 
 def matrix(
@@ -31,34 +29,14 @@ def matrix(
     `where`, and of the filter.
     """
     rows, columns = board.columns.named(rows), board.columns.named(columns)
-    numbers = {} if value is None else board.results.numbers(value)
-    jobs = board.columns.jobs
     places = board.places(wanted)
     down, across = (grouped([board.columns.column(key) for key in keys], places) for keys in (rows, columns))
-    states = board.columns.column("state")
-    # The number of each state as the column has them.
-    known = [_STATES.index(one) if one is not None else 0 for one in map(_state, states.values)]
     row_order, column_order = down.order(), across.order()
     shown_columns = column_order[: _fitting(columns, across, column_order[:_MOST_COLUMNS])]
     rows_at_once = max(1, _CELLS // max(1, len(shown_columns)))
     end = first + _fitting(rows, down, row_order[first : first + rows_at_once])
-    is_shown = [False] * len(row_order)
-    for row in row_order[first:end]:
-        is_shown[row] = True
-    methods = board.columns.column("method").codes
-    of_jobs = {} if value is None else {jobs[place]: methods[place] for place in places}
-    without = set() if value is None else board.results.methods_without(value, of_jobs)
-    cells: dict[tuple[int, int], tuple[list[int], list[int], list[float]]] = {}
-    for place, row, column in zip(places, down.of, across.of, strict=True):
-        if not is_shown[row]:
-            continue
-        cell = cells.get((row, column))
-        if cell is None:
-            cell = cells[row, column] = [0] * len(_STATES), [0], []
-        cell[0][known[states.codes[place]]] += 1
-        cell[1][0] += methods[place] not in without
-        if (number := numbers.get(jobs[place])) is not None:
-            cell[2].append(number)
+    shown = crossed(down, across, row_order[first:end])
+    cells = job_cells(board.columns, board.results, value, places, shown)
     return {
         "row_keys": rows,
         "column_keys": columns,
@@ -84,10 +62,6 @@ def _fitting(keys: Sequence[str], groups: Groups, order: Sequence[int]) -> int:
     return len(order)
 
 
-def _state(value: object) -> str | None:
-    return value.value if isinstance(value, State) else None if value is None else str(value)
-
-
 def _heading(keys: Sequence[str], groups: Groups, number: int) -> dict[str, Any]:
     """What a row or column is called, cut where it is long, and the conditions that select its jobs."""
     values = groups.values[number]
@@ -102,13 +76,10 @@ def _brief(label: str) -> str:
     return label if len(label) <= _LONGEST_VALUE else label[: _LONGEST_VALUE - 1] + "…"
 
 
-def _cell(cell: tuple[list[int], list[int], list[float]] | None) -> dict[str, Any] | None:
+def _cell(cell: JobCell | None) -> dict[str, Any] | None:
     """None where there is no job."""
     if cell is None:
         return None
-    counts, (of,), numbers = cell
-    states = {state: count for state, count in zip(_STATES, counts, strict=True) if count}
-    found: dict[str, Any] = {"of": of, "states": states, "n": len(numbers)}
-    if numbers:
-        found |= {"mean": mean(numbers), "std": std(numbers)}
-    return found
+    spread = cell.spread
+    shown: dict[str, Any] = {"of": spread.of, "states": cell.states, "n": spread.n}
+    return shown | ({"mean": spread.mean, "std": spread.std} if spread.n else {})

@@ -208,6 +208,11 @@ AXES = """async (rows) => {
 }"""
 
 
+def test_a_name_without_letters_is_a_heading_that_can_be_seen(bare_page: Any) -> None:
+    named = "async (key) => (await import('/static/format.js')).named(key)"
+    assert [bare_page.evaluate(named, key) for key in ("", "loss")] == ['""', "loss"]
+
+
 def test_numbers_of_any_size_have_a_place_on_an_axis(bare_page: Any) -> None:
     places = bare_page.evaluate(
         """async () => {

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from cli.conftest import Lab
-from dispatcher.query.plots.mean_curves import mean_curves
-from dispatcher.web.columns import Filter
 
+from dispatcher.query.curves import STEP, mean_curves
 from dispatcher.query.export.runs import runs_of
 from dispatcher.query.export.wandb import _history
 from dispatcher.query.results.reading import read_results
@@ -21,9 +20,9 @@ from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
 from dispatcher.tuning.rungs import RungValues
-from dispatcher.web.board import Board
+from dispatcher.web.board import Board, Filter
 from dispatcher.web.comparing import choose, compare
-from dispatcher.web.curves import STEP, MetricFiles
+from dispatcher.web.curves import MetricFiles
 
 JOB = "a"
 NAMES = ("loss", "$x_1$", "_hidden", "loss, total", "损失", "a/b", "")
@@ -79,8 +78,8 @@ def test_all_readers_have_the_same_values(lab: Lab) -> None:
     for name, one in counted.items():
         finite = [(step, value) for step, value in zip(one.steps, one.values, strict=True) if math.isfinite(value)]
         (curve,) = mean_curves({JOB: ()}, [one])
-        drawn = zip(curve.steps, curve.means, strict=True)
-        assert [point for point in drawn if point[0] not in curve.nan_steps] == finite
+        drawn = zip(curve.x, curve.means, strict=True)
+        assert [point for point in drawn if point[0] not in curve.nan] == finite
         read = MetricFiles().read(lab.layout.attempt(JOB, last).directory, math.inf)
         assert read is not None and (series := read.series(name)) is not None
         assert list(zip(series.x, series.y, strict=True)) == finite

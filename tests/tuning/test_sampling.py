@@ -14,7 +14,7 @@ import pytest
 from dispatcher.matrix.faults import Faults
 from dispatcher.run_state.facets.studies import Trial
 from dispatcher.tuning.sampling import Sampling
-from dispatcher.tuning.space import combinations, fits, read_space, saved
+from dispatcher.tuning.space import combinations, fits, params_at, read_space, saved
 from dispatcher.tuning.trials import Status, TrialState
 
 SPACE = {
@@ -190,6 +190,20 @@ def test_steps_logarithms_fixed_values_and_conditions(sampler: Mapping[str, Any]
         assert 15 <= sum(params["width"] < 128 for params in found) <= 45
     assert not fits(space, {**found[0], "depth": 3})
     assert not fits(space, {name: value for name, value in found[0].items() if name != "width"})
+
+
+@pytest.mark.parametrize("described, values", [
+    ({"choice": ["a", "b", "c", "d"]}, ["a", "b", "c", "d"]),
+    ({"integer": [2, 5]}, [2, 3, 4, 5]),
+    ({"integer": [2, 8], "step": 2}, [2, 4, 6, 8]),
+    ({"uniform": [0.1, 0.4], "step": 0.1}, [0.1, 0.2, 0.3, 0.4]),
+])  # fmt: skip
+def test_places_up_to_both_ends_have_a_value_and_values_have_equal_parts(described: Any, values: list[Any]) -> None:
+    space = read_space({"x": described}, Faults())
+    found = [params_at(space, {"x": place / 400})["x"] for place in range(401)]
+    assert Counter(found[:400]) == dict.fromkeys(values, 100) and found[400] == values[-1]
+    assert all(fits(space, {"x": value}) for value in found)
+    assert not any(fits(space, {"x": value}) for value in (-1, 9, True, None))
 
 
 def test_no_combination_is_suggested_twice_as_long_as_there_are_others() -> None:

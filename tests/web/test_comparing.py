@@ -12,6 +12,7 @@ import pytest
 from cli.conftest import Lab
 from web.conftest import record_all
 
+from dispatcher.errors import UsageError
 from dispatcher.query.comparing import MOST_GROUPS, MOST_JOBS
 from dispatcher.query.curves import STEP, WALL
 from dispatcher.web.board import Board, Filter
@@ -109,6 +110,44 @@ def test_curves_go_by_the_seconds_of_training(empty_lab: Lab) -> None:
     by_lr = {group["label"]: group for group in compared(board, ("lr",), WALL)["groups"]}
     assert by_lr["lr=0.1"]["x"] == [0, 2, 4, 6, 8] and by_lr["lr=0.1"]["mean"] == [0, 1, 2, 3, 4]
     assert by_lr["lr=0.01"]["x"] == [0, 50] and by_lr["lr=0.01"]["nan"] == [100]
+
+
+def test_more_steps_than_pixels_are_means_of_what_each_job_has_there(empty_lab: Lab) -> None:
+    """A job without a line under a pixel counts with the straight line between its neighbours."""
+    board = record_all(empty_lab, sweep([0.1], 2))
+    log(empty_lab, "fft_lr0.1_s0", [{"step": step, "loss": step} for step in range(1001)])
+    log(empty_lab, "fft_lr0.1_s1", [{"step": 0, "loss": 0}, {"step": 500, "loss": 1000}, {"step": 1000, "loss": 0}])
+    chosen = choose(board, (), Filter(), ())
+    (group,) = compare(MetricFiles(), chosen, "loss", STEP, 10, time.monotonic() + 60)["groups"]
+    assert group["x"] == [100.0 * pixel for pixel in range(10)] and group["counts"] == [2] * 10
+    ends = [900.0 if pixel == 9 else 100 * pixel + 99 for pixel in range(10)]
+    of_first = [(100 * pixel + (1000 if pixel == 9 else end)) / 2 for pixel, end in enumerate(ends)]
+    # At its own lines in pixels 0, 5 and 9.
+    of_second = [0, 200, 400, 600, 800, 1000, 800, 600, 400, 0]
+    assert group["mean"] == [(one + other) / 2 for one, other in zip(of_first, of_second, strict=True)]
+    apart = [abs(one - other) / math.sqrt(2) for one, other in zip(of_first, of_second, strict=True)]
+    assert group["high"] == [pytest.approx(mean + std) for mean, std in zip(group["mean"], apart, strict=True)]
+
+
+def test_jobs_without_x_or_y_are_listed_beside_the_points(empty_lab: Lab) -> None:
+    board = record_all(empty_lab, [*sweep([0.1, 0.01], 1), {"job_id": "no_lr", "method": "fft"}])
+    for job, result in (("fft_lr0.1_s0", '{"loss": 1, "acc": 5}'), ("no_lr", '{"loss": 3, "acc": 7}')):
+        empty_lab.attempt(job, result=result)
+    board.results.follow(board.snapshot, None)
+    while board.read_results():
+        pass
+    found = scatter(board, "lr", "loss", Filter())
+    assert [(one["job"], one["x"], one["y"], one["state"]) for one in found["points"]] == [
+        ("fft_lr0.1_s0", 0.1, 1, "done")
+    ]
+    assert [(one["job"], one["x"], one["y"]) for one in found["missing"]] == [
+        ("fft_lr0.01_s0", 0.01, None), ("no_lr", None, 3),
+    ]  # fmt: skip
+    assert (found["missing_total"], found["mean"], found["cut"]) == (2, 1.0, None)
+    of_results = scatter(board, "acc", "loss", Filter())["points"]
+    assert [(one["x"], one["y"]) for one in of_results] == [(5, 1), (7, 3)]
+    with pytest.raises(UsageError, match=r"no result has 'los' \(did you mean 'loss'"):
+        scatter(board, "lr", "los", Filter())
 
 
 def test_jobs_without_times_are_told(empty_lab: Lab) -> None:

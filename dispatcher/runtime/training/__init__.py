@@ -1,8 +1,9 @@
 """A training of any model, on any mesh, from any data, that resumes bit for bit.
 
-  trainer      Trainer: what a user writes or replaces, and the job around it. Everything else serves it.
+  hooks        TrainerHooks: what a user writes or replaces.
+  trainer      Trainer: the job around the hooks. Everything else serves it, and imports neither of the two.
   loop         Blocks of steps, and between them evaluations, checkpoints, metrics, preemption.
-  setup        The parts that the hooks and the configuration make, before there is any array.
+  setup        The parts that the hooks and the configuration make, before there is any array: hooks are data here.
   state        All that a step depends on; compiled: the functions that are compiled, and where the state lives.
   step         One step, traced: gradients over microbatches, the update, averages, what was not finite.
   averages     Statistics of normalization for averaged parameters.

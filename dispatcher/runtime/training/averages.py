@@ -8,43 +8,38 @@ What a pass changes in another way, such as the vector of nn.SpectralNorm, keeps
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
 
 from dispatcher.runtime.parameters import Arrays
+from dispatcher.runtime.training.compiled import CompiledTraining
+from dispatcher.runtime.training.config import TrainingConfig
 from dispatcher.runtime.training.data import make_reader
 from dispatcher.runtime.training.state import State
 from dispatcher.runtime.training.step import Loss, Updater, passes
-
-if TYPE_CHECKING:
-    from dispatcher.runtime.training.trainer import Trainer
 
 # From the rows of so many batches, if there are as many.
 _BATCHES: Final = 64
 
 
-def statistics_of_averages(trainer: Trainer[Any, Any], rows: Any) -> Arrays:
+def statistics_of_averages(
+    compiled: CompiledTraining, state: State, rows: Any, training: TrainingConfig, microbatches: int
+) -> Arrays:
     """The statistics that the averaged parameters have on the first `rows` of a training. Collective."""
-    setup, training = trainer.setup, trainer.training
+    mesh = compiled.layout.mesh
     count = min(_BATCHES, -(-len(rows) // training.batch_size))
-    reader = make_reader(
-        rows,
-        training.batch_size,
-        setup.mesh,
-        seed=training.seed,
-        microbatches=setup.microbatching.accumulation_steps,
-    )
+    reader = make_reader(rows, training.batch_size, mesh, seed=training.seed, microbatches=microbatches)
     sums: Arrays | None = None
     for _ in range(count):
         host, _ = reader.following(1)()
-        found = setup.compiled.batch_moments(trainer.live_state, reader.on_devices(host, setup.mesh, 1))
+        found = compiled.batch_moments(state, reader.on_devices(host, mesh, 1))
         sums = found if sums is None else jax.tree.map(jnp.add, sums, found)
     means = {name: array / count for name, array in (sums or {}).items()}
     placed: Arrays = jax.device_put(
         {name: array - _square(name, means) for name, array in means.items()},
-        {name: setup.layout.shardings.ema[name] for name in means},
+        {name: compiled.layout.shardings.ema[name] for name in means},
     )
     return placed
 

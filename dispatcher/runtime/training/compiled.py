@@ -17,7 +17,7 @@ from dispatcher.runtime.checkpoint.tree import named_leaves
 from dispatcher.runtime.device_types import converted
 from dispatcher.runtime.parameters import AbstractModel, Arrays, arrays_of, evaluating
 from dispatcher.runtime.training.config import TrainingConfig
-from dispatcher.runtime.training.placement import Placement, Rules, tracing
+from dispatcher.runtime.training.placement import Placement, tracing
 from dispatcher.runtime.training.precision import Precision, parameter_names, summed
 from dispatcher.runtime.training.state import EMA, MODEL, OPTIMIZER, State, check_same_form
 from dispatcher.runtime.training.values import LOSS, Mean, means_of, total
@@ -72,6 +72,7 @@ class StateLayout:
         self.averaged = trained.union(
             name for name in statistics if jnp.issubdtype(model.shapes()[name].dtype, jnp.floating)
         )
+        self.placement = placement
         self.mesh = placement.mesh
         self.places = placement.shardings(model.variables)
         # eval_shape of `_make` would trace the model a second time, which takes as long as loading the compiled steps.
@@ -91,6 +92,15 @@ class StateLayout:
         """The state at step 0, computed on the devices that hold it."""
         made: State = jax.jit(self._make, out_shardings=self.shardings)()
         return made
+
+    def held(self) -> dict[str, Any]:
+        """Type and shape of what a device holds of each array of the state, by name, and the mesh."""
+        leaves = jax.tree_util.tree_leaves_with_path(self.abstract)
+        arrays = {
+            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.sharding.shard_shape(leaf.shape))}"
+            for path, leaf in leaves
+        }
+        return {"mesh": dict(self.mesh.shape), "arrays": arrays}
 
     def split(self, arrays: Mapping[str, Any]) -> tuple[Arrays, Arrays]:
         """The arrays that are trained, and the others."""
@@ -154,14 +164,13 @@ class CompiledTraining:
         evaluate: Evaluate,
         moments: Callable[[State, Any], Arrays],
         *,
-        rules: Rules,
         precision: Precision,
         stops: bool,
     ) -> None:
         self.layout = layout
         self._step = step
         self._evaluate_rows = evaluate
-        self._rules = rules
+        self._rules = layout.placement.rules
         self._precision = precision
         self._stops = stops
         self._parameters = parameter_names(layout.model.variables)

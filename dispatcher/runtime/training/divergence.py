@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import jax
 
 from dispatcher.runtime.training.compiled import Block, at_step
+from dispatcher.runtime.training.setup import Setup
 from dispatcher.runtime.training.values import LEARNING_RATE, LOSS, read
 
-if TYPE_CHECKING:
-    from dispatcher.runtime.training.trainer import Trainer
 
-
-def block_error(trainer: Trainer[Any, Any], end: int, block: Block) -> FloatingPointError:
-    """The error of the first step that was not finite in the block that ends at step `end`. Collective."""
+def block_error(setup: Setup, end: int, steps: int, block: Block, saved: str | None) -> FloatingPointError:
+    """The error of the first step that was not finite in the block that ends at step `end` of `steps`; `saved` is the
+    last checkpoint."""
     flags = jax.device_get(block.faults)
     first = int(flags.any(axis=1).argmax())
     found = read(at_step(block.metrics, first))
     return _step_error(
-        trainer.setup.compiled.fault_names(flags[first]),
+        setup.compiled.fault_names(flags[first]),
         end - len(flags) + first + 1,
-        trainer.training.steps,
+        steps,
         loss=found.get(LOSS),
         lr=found.get(LEARNING_RATE),
-        saved=trainer.last_saved(),
-        own_step=getattr(trainer.step, "__qualname__", None) != "Trainer.step",
+        saved=saved,
+        own_step=setup.hooks.own_step,
     )
 
 

@@ -6,24 +6,27 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, ClassVar, Final, Literal, NoReturn, Protocol
 
 import jax
 
 from dispatcher import contract
+from dispatcher.runtime.checkpoint import Retention
+from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.metrics import MetricsLog
+from dispatcher.runtime.sharding import shape
 from dispatcher.runtime.training import divergence
 from dispatcher.runtime.training.compiled import Action, Block, at_step, each_step
+from dispatcher.runtime.training.config import TrainingConfig
 from dispatcher.runtime.training.data import Reader
 from dispatcher.runtime.training.evaluation import EvaluationInterrupted, check_best, is_better, numbers
 from dispatcher.runtime.training.loader import Loader
+from dispatcher.runtime.training.policy import Policy
+from dispatcher.runtime.training.setup import Setup
 from dispatcher.runtime.training.skipped import SkippedSteps
 from dispatcher.runtime.training.speed import PEAK_FLOPS, Stopwatch
+from dispatcher.runtime.training.state import State
 from dispatcher.runtime.training.values import LOSS, read
-
-if TYPE_CHECKING:
-    from dispatcher.runtime.training.policy import Policy
-    from dispatcher.runtime.training.trainer import Trainer
 
 # The name of the checkpoint with the best value of `Trainer.BEST`.
 BEST_NAME: Final = "best"
@@ -32,16 +35,65 @@ _PROFILE: Final = "profile"
 _log = logging.getLogger(__name__)
 
 
+class Training(Protocol):
+    """What the loop asks of a trainer."""
+
+    BEST: ClassVar[tuple[str, Literal["min", "max"]] | None]
+    UNIT: ClassVar[str]
+    spec: ExecutionSpec
+    training: TrainingConfig
+    steps_done: int
+    position: Any
+    pending_metrics: dict[str, float] | None
+    measured: dict[str, float]
+    best: tuple[int, float] | None
+
+    @property
+    def setup(self) -> Setup: ...
+
+    @property
+    def live_state(self) -> State: ...
+
+    @property
+    def reads_each_step(self) -> bool: ...
+
+    def run_block(self, batch: Any, steps: int, requested: jax.Array) -> Block: ...
+
+    def flops(self, batch: Any) -> float | None: ...
+
+    def block_error(self, end: int, block: Block) -> FloatingPointError: ...
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+    def calibrate(self) -> None: ...
+
+    def evaluated(self) -> Mapping[str, Any]: ...
+
+    def uses_best(self, evaluated: Mapping[str, float]) -> bool: ...
+
+    def retention(self) -> Retention: ...
+
+    def save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None: ...
+
+    def main_process(self) -> bool: ...
+
+    def wait(self) -> None: ...
+
+    def exit_preempted(self) -> NoReturn: ...
+
+
 class Loop:
     """Runs a trainer from its state to its last step. `log` is None on all processes but the first."""
 
-    def __init__(self, trainer: Trainer[Any, Any], reader: Reader, log: MetricsLog | None, policy: Policy) -> None:
+    def __init__(self, trainer: Training, reader: Reader, log: MetricsLog | None, policy: Policy) -> None:
         self._trainer = trainer
         self._training = trainer.training
         self._log = log
         self._policy = policy
         self._watch = Stopwatch()
-        self._skipped = SkippedSteps(trainer)
+        self._skipped = SkippedSteps(
+            self._training, trainer.steps_done, trainer.spec.name if trainer.main_process() else None
+        )
         self._loader = Loader(reader, trainer.setup.mesh, ahead=self._training.prefetch)
         self._previous: tuple[int, Block] | None = None
         # The block whose steps `on_step` has not seen.
@@ -70,13 +122,13 @@ class Loop:
         self._profile(first, end)
         block = trainer.run_block(loaded.batch, end - first, self._policy.requested)
         if self._flops is None:
-            self._flops = trainer.step_flops(loaded.batch, end - first) or math.nan
+            self._flops = trainer.flops(_of_one_step(loaded.batch, end - first)) or math.nan
         trainer.position = loaded.position
         self._watch.waited(loaded.waited_s)
         # What the block before has brought is read now, so that the devices always have the next block queued.
         action = self._policy.after(None if self._previous is None else (first, self._previous[1].action))
         if action is Action.ABORT and self._previous is not None:
-            raise divergence.block_error(trainer, *self._previous)
+            raise trainer.block_error(*self._previous)
         self._call_on_step()
         if self._previous is not None:
             self._skipped.see(*self._previous)
@@ -168,7 +220,7 @@ class Loop:
     def _check(self, end: int, block: Block) -> None:
         """Wait until a block has ended; FloatingPointError when it has diverged."""
         if int(block.action) == Action.ABORT:
-            raise divergence.block_error(self._trainer, end, block)
+            raise self._trainer.block_error(end, block)
 
     def _read(self, end: int, block: Block) -> dict[str, float]:
         """The metrics of the step `end`, the last one of `block`, and since those that were read before the speed and
@@ -244,3 +296,9 @@ class Loop:
             if self._profiling:
                 # Without waiting for the state: after a step that failed its arrays are gone.
                 jax.profiler.stop_trace()  # type: ignore[no-untyped-call]  # untyped in JAX
+
+
+def _of_one_step(batch: Any, steps: int) -> Any:
+    """The shapes of the batch of one step, of the batches of so many steps."""
+    one = 0 if steps == 1 else 1
+    return jax.tree.map(lambda array: shape(array.shape[one:], array.dtype), batch)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 from jax.sharding import Mesh
 from tabulate import tabulate
@@ -17,17 +18,14 @@ from dispatcher.runtime.optimizers import OptimizerConfig
 from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, Arrays
 from dispatcher.runtime.roles import Kind
 from dispatcher.runtime.training.averages import batch_moments
-from dispatcher.runtime.training.compiled import CompiledTraining, StateLayout
-from dispatcher.runtime.training.config import Microbatching
-from dispatcher.runtime.training.placement import Placement, placed, tracing
+from dispatcher.runtime.training.compiled import CompiledTraining, Evaluate, StateLayout, Step
+from dispatcher.runtime.training.config import Microbatching, TrainingConfig
+from dispatcher.runtime.training.placement import Placement, placed
 from dispatcher.runtime.training.precision import parameter_names
-from dispatcher.runtime.training.step import Updater
-
-if TYPE_CHECKING:
-    from dispatcher.runtime.training.trainer import Trainer
+from dispatcher.runtime.training.step import Loss, Updater
 
 
-def _trained_names(model: AbstractModel, chosen: nnx.filterlib.Filter) -> frozenset[str]:
+def trained_names(model: AbstractModel, chosen: nnx.filterlib.Filter) -> frozenset[str]:
     """The names of the variables that `TRAINABLE` chooses; ConfigError if there are none, or one has no gradient."""
     names = model.names(chosen)
     if not names:
@@ -40,77 +38,71 @@ def _trained_names(model: AbstractModel, chosen: nnx.filterlib.Filter) -> frozen
     return frozenset(names)
 
 
-def _layout(trainer: Trainer[Any, Any], placement: Placement) -> StateLayout:
-    def make_model() -> nnx.Module:
-        made: nnx.Module = trainer.make_model(nnx.Rngs(trainer.training.seed))
-        if not isinstance(made, nnx.Module):
-            raise ConfigError(f"make_model returned {type(made).__qualname__}: expected a model, an nnx.Module")
-        nnx.pop(made, TRANSIENT)
-        return made
+def new_model(make_model: Callable[[nnx.Rngs], Any], seed: int) -> nnx.Module:
+    """A new model without caches; traced. ConfigError if what was made is none."""
+    made = make_model(nnx.Rngs(seed))
+    if not isinstance(made, nnx.Module):
+        raise ConfigError(f"make_model returned {type(made).__qualname__}: expected a model, an nnx.Module")
+    nnx.pop(made, TRANSIENT)
+    return made
 
-    with tracing(placement.mesh, placement.rules):
-        model = AbstractModel.made_by(make_model)
-    trainer.hold_roles(model.roles)
-    return StateLayout(
-        make_model,
-        model,
-        placement,
-        trained=_trained_names(model, trainer.TRAINABLE),
-        init_optimizer=trainer.init_optimizer,
-        training=trainer.training,
-    )
+
+@dataclass(frozen=True)
+class Hooks:
+    """What a class of trainers decides of the compiled functions; `own_step`: that `step` is replaced.
+
+    `settings` are those of the default optimizer, None where it is replaced, `schedule` is its learning rate.
+    """
+
+    loss: Loss
+    evaluate: Evaluate
+    step: Step
+    own_step: bool
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule | None
+    settings: OptimizerConfig | None
 
 
 @dataclass(frozen=True)
 class Setup:
-    """The parts of a training that its hooks and its configuration decide; none of them holds an array.
+    """The parts of a training that its hooks and its configuration decide; none of them holds an array."""
 
-    `optimizer` are the settings of the default optimizer, None where it is replaced.
-    """
-
-    mesh: Mesh
-    placement: Placement
+    hooks: Hooks
     layout: StateLayout
     updater: Updater
     compiled: CompiledTraining
     microbatching: Microbatching
-    optimizer: OptimizerConfig | None
 
     @classmethod
-    def of(cls, trainer: Trainer[Any, Any], mesh: Mesh, microbatching: Microbatching) -> Setup:
-        training = trainer.training
-        placement = Placement(mesh, trainer.axis_rules, fsdp=training.fsdp)
-        layout = _layout(trainer, placement)
+    def of(cls, hooks: Hooks, layout: StateLayout, training: TrainingConfig, microbatching: Microbatching) -> Setup:
         updater = Updater(
             model=layout.model,
             parameters=parameter_names(layout.model.variables),
-            optimizer=trainer.optimizer(),
+            optimizer=hooks.optimizer,
             microbatching=microbatching,
-            mesh=mesh,
+            mesh=layout.mesh,
             precision=training.precision,
             average=training.ema,
             skips=training.not_finite == "skip",
-            schedule=trainer.known_schedule(),
+            schedule=hooks.schedule,
         )
         compiled = CompiledTraining(
             layout,
-            trainer.step,
-            trainer.evaluate,
-            lambda state, batch: batch_moments(updater, state, batch, trainer.loss),
-            rules=placement.rules,
+            hooks.step,
+            hooks.evaluate,
+            lambda state, batch: batch_moments(updater, state, batch, hooks.loss),
             precision=training.precision,
             stops=training.not_finite == "stop",
         )
-        return cls(mesh, placement, layout, updater, compiled, microbatching, trainer.known_optimizer())
+        return cls(hooks, layout, updater, compiled, microbatching)
 
-    def held(self) -> dict[str, Any]:
-        """Type and shape of what a device holds of each array of the state, by name, and the mesh."""
-        leaves = jax.tree_util.tree_leaves_with_path(self.layout.abstract)
-        arrays = {
-            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.sharding.shard_shape(leaf.shape))}"
-            for path, leaf in leaves
-        }
-        return {"mesh": dict(self.mesh.shape), "arrays": arrays}
+    @property
+    def mesh(self) -> Mesh:
+        return self.layout.mesh
+
+    @property
+    def placement(self) -> Placement:
+        return self.layout.placement
 
     def table(self, *, trains: bool = True) -> str:
         """The arrays of the model: name, shape, type, partition spec, bytes on each device; for a training with their
@@ -119,7 +111,7 @@ class Setup:
         state = self.layout.abstract
         headers = ["array", "shape", "type", "sharded over", "bytes per device"]
         if trains:
-            headers[3:3] = ["role"] if self.optimizer is None else ["role", "updated by"]
+            headers[3:3] = ["role"] if self.hooks.settings is None else ["role", "updated by"]
             texts = self._texts(state.params)
             rows = _rows(state.params, texts)
             others = _rows(state.variables, dict.fromkeys(state.variables, ("",) * (len(headers) - 5)))
@@ -141,7 +133,7 @@ class Setup:
         unknown = {
             name: array for name, array in self.layout.abstract.params.items() if roles[name].kind is Kind.UNKNOWN
         }
-        if not unknown or self.optimizer is None or not self.optimizer.depends_on_roles:
+        if not unknown or self.hooks.settings is None or not self.hooks.settings.depends_on_roles:
             return None
         names = ", ".join(line.shown_name for line in placed(unknown))
         return (
@@ -154,7 +146,7 @@ class Setup:
         found = {}
         for name, array in params.items():
             role = self.layout.model.roles[name]
-            updated = () if self.optimizer is None else (self.optimizer.update_text(role),)
+            updated = () if self.hooks.settings is None else (self.hooks.settings.update_text(role),)
             found[name] = (role.text(array.shape), *updated)
         return found
 

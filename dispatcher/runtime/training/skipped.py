@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
 
 import jax
 
 from dispatcher.runtime.training.compiled import Block
+from dispatcher.runtime.training.config import TrainingConfig
 from dispatcher.runtime.training.values import SKIPPED
-
-if TYPE_CHECKING:
-    from dispatcher.runtime.training.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 
 
 class SkippedSteps:
-    """Counts the skipped steps of a trainer, block after block; does nothing where such a step stops the training."""
+    """Counts the skipped steps of a training after step `begun`, block after block; does nothing where such a step
+    stops the training. The log calls it `name`; None: this process logs nothing."""
 
-    def __init__(self, trainer: Trainer[Any, Any]) -> None:
-        self._trainer = trainer
-        self._skips = trainer.training.not_finite == "skip"
-        self._seen = trainer.steps_done
+    def __init__(self, training: TrainingConfig, begun: int, name: str | None) -> None:
+        self._name = name
+        self._steps = training.steps
+        self._skips = training.not_finite == "skip"
+        self._seen = begun
         self._count = 0
 
     def see(self, end: int, block: Block) -> None:
@@ -37,12 +36,12 @@ class SkippedSteps:
         if not self._skips:
             return {}
         count, self._count = self._count, 0
-        if count and self._trainer.main_process():
+        if count and self._name is not None:
             _log.warning(
                 "%s: up to step %d of %d the loss or a gradient was not finite %s, which changed nothing",
-                self._trainer.spec.name,
+                self._name,
                 end,
-                self._trainer.training.steps,
+                self._steps,
                 "in 1 step" if count == 1 else f"in {count} steps",
             )
         return {SKIPPED: float(count)}

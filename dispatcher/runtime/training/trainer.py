@@ -5,36 +5,32 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
+from jax.sharding import Mesh
 
 from dispatcher import contract
-from dispatcher.contract import SPEED
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime import adapters, collectives
-from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
-from dispatcher.runtime.configuration import configure
+from dispatcher.runtime.checkpoint import Contents, RandomState, Restored
 from dispatcher.runtime.execution import Topology
 from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.jobs.batch_size_finder import FoundBatchSize, find_batch_size
-from dispatcher.runtime.jobs.model_job import ModelJob
 from dispatcher.runtime.jobs.saved_config import check_fields
 from dispatcher.runtime.metrics import MetricsLog
-from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
 from dispatcher.runtime.parameters import AbstractModel, Arrays
 from dispatcher.runtime.roles import Role
-from dispatcher.runtime.schedules import ScheduleConfig, make_schedule
-from dispatcher.runtime.sharding import put, shape
+from dispatcher.runtime.sharding import put
 from dispatcher.runtime.training import divergence, surroundings
 from dispatcher.runtime.training.averages import statistics_of_averages
-from dispatcher.runtime.training.compiled import Action, Block, at_step
-from dispatcher.runtime.training.config import AUTO, Microbatching, TrainingConfig
+from dispatcher.runtime.training.compiled import Action, Block, StateLayout, at_step
+from dispatcher.runtime.training.config import AUTO, Microbatching
 from dispatcher.runtime.training.data import (
     Reader,
     Source,
@@ -47,14 +43,15 @@ from dispatcher.runtime.training.data import (
     row_shape,
 )
 from dispatcher.runtime.training.evaluation import Evaluator, check_best
+from dispatcher.runtime.training.hooks import TrainerHooks
 from dispatcher.runtime.training.identity import DATA, Identity, Origin, identities, tell_unknown
 from dispatcher.runtime.training.loop import BEST_NAME, Loop
 from dispatcher.runtime.training.model_arrays import kept_arrays, load_arrays
-from dispatcher.runtime.training.placement import batch_shards, make_mesh, tracing
+from dispatcher.runtime.training.placement import Placement, batch_shards, make_mesh, tracing
 from dispatcher.runtime.training.policy import Policy
-from dispatcher.runtime.training.setup import Setup
+from dispatcher.runtime.training.setup import Hooks, Setup, new_model, trained_names
 from dispatcher.runtime.training.state import MODEL, OPTIMIZER, State
-from dispatcher.runtime.training.values import LEARNING_RATE, LOSS, Mean, Value, loss_and_metrics, read
+from dispatcher.runtime.training.values import LEARNING_RATE, read
 
 C = TypeVar("C")
 M = TypeVar("M", bound=nnx.Module)
@@ -62,7 +59,7 @@ M = TypeVar("M", bound=nnx.Module)
 _log = logging.getLogger(__name__)
 
 
-class Trainer(ModelJob[C, M], Generic[C, M]):
+class Trainer(TrainerHooks[C, M], Generic[C, M]):
     """A training that resumes bit for bit, whatever ended the attempt before. The user writes:
 
         @job("lab/digits")
@@ -83,131 +80,26 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
                 losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch["label"])
                 return losses, {"accuracy": logits.argmax(-1) == batch["label"]}
 
-    A loss and a metric are a `Value`: float[rows], a value for each row, or (totals, weights), float[rows] each, whose
-    mean is the sum of all totals over the sum of all weights. A loss may also be float[], the mean over the rows of a
-    batch without padding.
-
-    `TRAINABLE` is the nnx filter of the variables that are trained. `BEST` names the metric of an evaluation by which
-    the checkpoint `best` is chosen, and whether its smallest or largest value is the best; it is not used where there
-    are no evaluations. `AXIS_RULES` map the logical axes of the model's partition specs to axes of the mesh. `UNIT` is
-    what the weights of the loss count, for the metric `speed/UNIT_per_s`.
-
     `state` is the training state, `steps_done` the number of steps made, `model_config` the instance of the first of
     `model_classes`.
     """
 
-    CONFIG: type[Any] = TrainingConfig
-    TRAINABLE: ClassVar[nnx.filterlib.Filter] = nnx.Param
-    BEST: ClassVar[tuple[str, Literal["min", "max"]] | None] = ("held_out/loss", "min")
-    AXIS_RULES: ClassVar[Mapping[str, Any]] = {}
-    UNIT: ClassVar[str] = "rows"
-
     def __init__(self, spec: Any) -> None:
         super().__init__(spec)
-        self.training = configure(TrainingConfig)
-        self._optimization = configure(OptimizerConfig), configure(ScheduleConfig)
         self.topology: Topology = spec.topology or Topology.detect()
         self.state: State | None = None
-        self.steps_done = 0
-        # The latest metrics, and the step and the value of the best checkpoint.
-        self.measured: dict[str, float] = {}
-        self.best: tuple[int, float] | None = None
         # Of the next batch in the data; metrics of this step when its evaluation was interrupted.
         self.position: Any = None
         self.pending_metrics: dict[str, float] | None = None
         # The data of `run`, and those of the checkpoint that `position` comes from.
         self._identities: dict[str, Identity] | None = None
         self._origin: Origin | None = None
-        # The rows that `run` trains on, and the step whose averages have statistics of their own.
-        self._rows: Source | Streamed | None = None
+        # The step whose averages have statistics of their own.
         self._calibrated: int | None = None
         self._setup: Setup | None = None
         self._evaluator: Evaluator | None = None
         self._found_batch_size: FoundBatchSize | None = None
         self._roles: Mapping[str, Role] | None = None
-
-    # What a user writes or replaces.
-
-    @classmethod
-    def config(cls) -> type[Any] | Sequence[type[Any]]:
-        """The dataclass of the job's own settings, or several, the first that of `args`; by default CONFIG."""
-        return cls.CONFIG
-
-    @classmethod
-    def config_classes(cls) -> tuple[type[Any], ...]:
-        """What `config` returns, and what every trainer is told."""
-        return tuple(dict.fromkeys((*super().config_classes(), TrainingConfig, OptimizerConfig, ScheduleConfig)))
-
-    def data(self) -> Source | Streamed:
-        """The rows to train on."""
-        raise NotImplementedError(f"{type(self).__qualname__} has no data(self), which returns the rows to train on")
-
-    def loss(self, model: M, batch: Any, rngs: nnx.Rngs) -> Value | tuple[Value, dict[str, Value]]:
-        """The loss of the rows of a batch, or the loss and metrics by name; traced.
-
-        `rngs` has other keys in each step and microbatch. What the pass changes of the model's variables is kept.
-        """
-        raise NotImplementedError(f"{type(self).__qualname__} has no loss(self, model, batch, rngs)")
-
-    def evaluations(self) -> Mapping[str, Source]:
-        """The sources of rows to evaluate on, by name; none by default."""
-        return {}
-
-    def evaluate(self, model: M, batch: Any) -> Mapping[str, Value]:
-        """The metrics of the rows of a batch; traced, with the model in evaluation mode. By default those of `loss`.
-
-        What the pass changes of the model's variables is dropped. The random keys that the default gives to `loss` are
-        the same each time.
-        """
-        value, metrics = loss_and_metrics(self.loss(model, batch, nnx.Rngs(self.training.seed)))
-        return {LOSS: value, **metrics}
-
-    def schedule(self) -> optax.Schedule:
-        """The learning rate by step; by default the one that `optimization` in the configuration describes."""
-        return make_schedule(self._optimization[1], self.training.steps)
-
-    def optimizer(self) -> optax.GradientTransformation:
-        """The optimizer; by default the one that `optimization` in the configuration describes."""
-        schedule = self.schedule()
-        if not callable(schedule):
-            raise ConfigError(
-                f"schedule() is {schedule!r}: expected a function of the step: optax.constant_schedule(...)"
-            )
-        return make_optimizer(self._optimization[0], schedule, self.roles)
-
-    def init_optimizer(self, params: Arrays) -> Any:
-        """The optimizer's first state; replaced by a `step` that does not use `optimizer`, or uses several. Traced."""
-        return self.optimizer().init(params)
-
-    def step(self, state: State, batch: Any) -> tuple[State, Mapping[str, Mean]]:
-        """The state after one step on a batch [batch_size, ...], and its metrics; traced.
-
-        By default gradients of `loss` over all microbatches, then `optimizer`. An own one may use `gradients`, `merge`
-        and `finish` of `self.setup.updater`.
-        """
-        updater = self.setup.updater
-        return updater.apply(state, updater.gradients(state, batch, self.loss))
-
-    def flops(self, batch: Any) -> float | None:
-        """The operations of a step on a batch of such shapes, [batch_size, ...], for `speed/mfu`; None: unknown."""
-        return None
-
-    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Called after each step, one block late, on every process; does nothing by default."""
-
-    def start_from(self) -> Mapping[str, Any]:
-        """Arrays by their names in the model that replace newly initialized ones; none by default."""
-        return {}
-
-    def retention(self) -> Retention:
-        return self.training.retention
-
-    def result(self) -> Row | None:
-        """The row of the results table; by default the number of steps and the latest metrics, without speeds."""
-        kept = {name: value for name, value in self.measured.items() if not name.startswith(SPEED)}
-        if self.best is None or self.BEST is None:
-            return {"steps": self.steps_done, **kept}
-        return {"steps": self.steps_done, **kept, "best_step": self.best[0], f"best_{self.BEST[0]}": self.best[1]}
 
     # What it does.
 
@@ -222,9 +114,8 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         found = self._found_batch_size
         with found.forget_on_oom() if found is not None else contextlib.nullcontext():
             self._resume_or_begin()
-            data = self._rows = self.data()
-            self._check_data(data)
-            reader = self._reader(data)
+            self._check_data(self._rows)
+            reader = self._reader(self._rows)
             if self.main_process():
                 # The result of a shorter training would count as this one's as soon as the last step is saved.
                 self.spec.result_path(contract.RESULT_FILE).unlink(missing_ok=True)
@@ -251,7 +142,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         placed = on_mesh(batch, mesh, microbatches=self.setup.microbatching.accumulation_steps)
         block = self.run_block(placed, 1, Policy(mesh).requested)
         if int(block.action) == Action.ABORT:
-            raise divergence.block_error(self, self.steps_done, block)
+            raise self.block_error(self.steps_done, block)
         return read(at_step(block.metrics, 0))
 
     def evaluated(self) -> dict[str, float]:
@@ -299,14 +190,45 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         if self._setup is not None:
             return
         surroundings.keep_compiled(self.spec)
-        mesh = make_mesh(self.topology, self.training.mesh)
-        # First of all: the search for a batch size needs devices on which this process holds nothing.
-        microbatching = self._choose_microbatching(mesh)
-        self.prepare_on(mesh, microbatching)
+        layout = self._lay_out(make_mesh(self.topology, self.training.mesh))
+        # Before there is any array: the search for a batch size needs devices on which this process holds nothing.
+        self._set_up(layout, self._choose_microbatching(layout))
 
-    def prepare_on(self, mesh: Any, microbatching: Microbatching, *, trains: bool = True) -> None:
+    def prepare_on(self, mesh: Mesh, microbatching: Microbatching, *, trains: bool = True) -> None:
         """As `prepare`, on this mesh and with these microbatches; `trains`: false to evaluate only."""
-        self._setup = setup = Setup.of(self, mesh, microbatching)
+        self._set_up(self._lay_out(mesh), microbatching, trains=trains)
+
+    def _lay_out(self, mesh: Mesh) -> StateLayout:
+        """The form of the model and of the state."""
+        placement = Placement(mesh, self.axis_rules, fsdp=self.training.fsdp)
+        make_model = partial(new_model, self.make_model, self.training.seed)
+        with tracing(mesh, placement.rules):
+            model = AbstractModel.made_by(make_model)
+        # The optimizer, whose state is laid out, may ask for them.
+        self._roles = model.roles
+        return StateLayout(
+            make_model,
+            model,
+            placement,
+            trained=trained_names(model, self.TRAINABLE),
+            init_optimizer=self.init_optimizer,
+            training=self.training,
+        )
+
+    def _set_up(self, layout: StateLayout, microbatching: Microbatching, *, trains: bool = True) -> None:
+        is_default = type(self).optimizer is Trainer.optimizer
+        keeps_state = type(self).init_optimizer is Trainer.init_optimizer
+        hooks = Hooks(
+            loss=self.loss,
+            evaluate=self.evaluate,
+            step=self.step,
+            own_step=type(self).step is not Trainer.step,
+            optimizer=self.optimizer(),
+            schedule=self.schedule() if is_default else None,
+            settings=self._optimization[0] if is_default and keeps_state else None,
+        )
+        self._setup = setup = Setup.of(hooks, layout, self.training, microbatching)
+        mesh = layout.mesh
         self._evaluator = Evaluator(setup.compiled, self._sources(), mesh, microbatching.microbatch_size)
         names = self._evaluator.names()
         # What an extended `evaluated` adds is known only when it has run; errors of the other metrics are raised here.
@@ -349,7 +271,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         self.prepare_on(mesh, Microbatching(accumulation_steps, size))
         self.begin()
         reader = make_reader(
-            self.data(), accumulation_steps * size, mesh, seed=self.training.seed, microbatches=accumulation_steps
+            self._rows, accumulation_steps * size, mesh, seed=self.training.seed, microbatches=accumulation_steps
         )
         host, _ = reader.following(1)()
         for _ in range(2):
@@ -414,13 +336,14 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         the step is the user's own.
         """
         state, layout = self.live_state, self.setup.layout
-        own_step = type(self).step is not Trainer.step
-        if not state.ema or layout.averaged == layout.trained or self._calibrated == self.steps_done or own_step:
+        has_none = not state.ema or layout.averaged == layout.trained or self.setup.hooks.own_step
+        if has_none or self._calibrated == self.steps_done or isinstance(self._rows, Streamed):
             return
-        rows = self._rows if self._rows is not None else self.data()
-        if not isinstance(rows, Streamed):
-            self._calibrated = self.steps_done
-            self.state = state.replace(ema=state.ema | statistics_of_averages(self, rows))
+        self._calibrated = self.steps_done
+        found = statistics_of_averages(
+            self.setup.compiled, state, self._rows, self.training, self.setup.microbatching.accumulation_steps
+        )
+        self.state = state.replace(ema=state.ema | found)
 
     def uses_best(self, evaluated: Mapping[str, float]) -> bool:
         """Whether an evaluation has to give BEST: without `evaluations` its default means nothing."""
@@ -432,23 +355,9 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         self.steps_done += steps
         return block
 
-    def step_flops(self, batch: Any, steps: int) -> float | None:
-        """The operations of one step of a block."""
-        one = 0 if steps == 1 else 1
-        return self.flops(jax.tree.map(lambda array: shape(array.shape[one:], array.dtype), batch))
-
-    def hold_roles(self, roles: Mapping[str, Role]) -> None:
-        """Keep the roles of the model's variables, for `optimizer`."""
-        self._roles = roles
-
-    def known_schedule(self) -> optax.Schedule | None:
-        """The schedule of `optimizer`; None where that is replaced."""
-        return self.schedule() if type(self).optimizer is Trainer.optimizer else None
-
-    def known_optimizer(self) -> OptimizerConfig | None:
-        """The settings of `optimizer`; None where it or its state is replaced."""
-        replaced = type(self).optimizer, type(self).init_optimizer
-        return self._optimization[0] if replaced == (Trainer.optimizer, Trainer.init_optimizer) else None
+    def block_error(self, end: int, block: Block) -> FloatingPointError:
+        """The error of a block that is not finite and ends at step `end`. Collective."""
+        return divergence.block_error(self.setup, end, self.training.steps, block, self._last_saved())
 
     def save_state(self, *, name: str | None = None, pending_metrics: Mapping[str, float] | None = None) -> None:
         """Begin to save everything that the next step depends on; a checkpoint with a `name` is not resumable.
@@ -457,7 +366,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         """
         faults = self.setup.compiled.nonfinite_arrays(self.live_state)
         if faults:
-            raise divergence.state_error(faults, self.steps_done, self.training.steps, self.last_saved())
+            raise divergence.state_error(faults, self.steps_done, self.training.steps, self._last_saved())
         measured = self.measured | dict(pending_metrics or {})
         self.save(
             name or f"step-{self.steps_done:08d}",
@@ -475,7 +384,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             resumable=name is None,
         )
 
-    def last_saved(self) -> str | None:
+    def _last_saved(self) -> str | None:
         """The URL of the last checkpoint, None when nothing was saved yet. Collective."""
         self.wait()
         latest: str | None = collectives.broadcast_result(self._latest_url)
@@ -533,8 +442,13 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
         interval_s = self.training.save_interval_s if self.main_process() else None
         return Policy(self.setup.mesh, self._preemption, interval_s=interval_s, saving=lambda: self.saving)
 
-    def _choose_microbatching(self, mesh: Any) -> Microbatching:
-        training, shards = self.training, batch_shards(mesh)
+    @cached_property
+    def _rows(self) -> Source | Streamed:
+        """What `data` returns; the search for a batch size looks at it, and `run` trains on it."""
+        return self.data()
+
+    def _choose_microbatching(self, layout: StateLayout) -> Microbatching:
+        training, shards = self.training, batch_shards(layout.mesh)
         if training.per_device_batch_size != AUTO:
             return Microbatching.of(training.batch_size, training.per_device_batch_size, shards)
         self._found_batch_size = find_batch_size(
@@ -544,7 +458,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             self.topology,
             shards=shards,
             batch_size=training.batch_size,
-            shapes={"row": row_shape(self.data()), **Setup.of(self, mesh, Microbatching(1, shards)).held()},
+            shapes={"row": row_shape(self._rows), **layout.held()},
         )
         return Microbatching.within(training.batch_size, self._found_batch_size.rows, shards)
 
@@ -580,7 +494,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
 
     def _surroundings(self) -> dict[str, Any]:
         """What the bits of the next step depend on beside code, settings and data."""
-        schedule = self.known_schedule()
+        schedule = self.setup.hooks.schedule
         rate = {} if schedule is None else {LEARNING_RATE: float(schedule(jnp.int32(self.steps_done)))}
         return surroundings.found() | rate
 

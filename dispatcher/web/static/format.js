@@ -30,6 +30,11 @@ export function number(value, digits = 4) {
   return String(Number(value.toPrecision(digits)));
 }
 
+/** What a key is called: one without a letter would be no heading. */
+export function named(key) {
+  return key === "" ? '""' : key;
+}
+
 /** The decimals with which a column of numbers is written: enough for `digits` significant ones of the greatest. */
 export function decimalsFor(values, digits = 4) {
   const greatest = Math.max(0, ...values.filter(Number.isFinite).map(Math.abs));

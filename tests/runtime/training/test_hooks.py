@@ -16,6 +16,7 @@ from dispatcher.errors import CheckpointError, CheckpointMismatchError, ConfigEr
 from dispatcher.runtime.checkpoint.tree import saved_names
 from dispatcher.runtime.configuration import field
 from dispatcher.runtime.execution import local
+from dispatcher.runtime.jobs import batch_size_finder
 from dispatcher.runtime.jobs.inference import InferenceJob
 from dispatcher.runtime.training.data import Arrays
 from dispatcher.runtime.training.evaluation import check_best, numbers
@@ -221,3 +222,22 @@ def test_two_arrays_cannot_come_from_one(tmp_path: Path) -> None:
         "optimizer/0/mu/b/kernel": "optimizer/0/mu/a/kernel",
         "model/ab/kernel": "model/ab/kernel",
     }
+
+
+def test_a_search_for_a_batch_size_calls_no_hook_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(Classification):
+        CALLS: ClassVar[list[str]] = []
+
+        def data(self) -> Any:
+            self.CALLS.append("data")
+            return super().data()
+
+        def make_model(self, rngs: nnx.Rngs) -> Any:
+            self.CALLS.append("make_model")
+            return nnx.Linear(FEATURES, CLASSES, rngs=rngs)
+
+    monkeypatch.setattr(batch_size_finder, "largest_that_fits", lambda probe, most, usable: 4)
+    job = trained(tmp_path, cls=Counting, steps=1, per_device_batch_size=-1)
+    assert job.setup.microbatching.accumulation_steps == 2
+    # The form of the model, and its arrays.
+    assert sorted(Counting.CALLS) == ["data", "make_model", "make_model"]

@@ -222,6 +222,28 @@ def test_a_line_search_over_a_part_of_the_parameters(tmp_path: Path) -> None:
     assert losses == sorted(losses, reverse=True) and losses[-1] < losses[0] / 2
 
 
+def test_an_optimizer_whose_inner_one_takes_less_gets_what_both_take(tmp_path: Path) -> None:
+    """It passes on what it is given, so only the inner one refuses what it does not know."""
+
+    def wrapped() -> Any:
+        inner = optax.sgd(0.1)
+
+        def refusing(updates: Any, state: Any, params: Any = None, *, value: Any) -> Any:
+            assert value is not None
+            return inner.update(updates, state, params)
+
+        def update(updates: Any, state: Any, params: Any = None, **given: Any) -> Any:
+            return refusing(updates, state, params, **given)
+
+        return optax.GradientTransformationExtraArgs(inner.init, update)
+
+    own = made(tmp_path, "own", with_optimizer(Plain, wrapped))
+    whole = made(tmp_path, "whole", with_optimizer(Plain, lambda: optax.sgd(0.1)))
+    assert [own.update(samples(8, seed=1))["loss"] for _ in range(3)] == pytest.approx(
+        [whole.update(samples(8, seed=1))["loss"] for _ in range(3)]
+    )
+
+
 def test_an_optimizer_that_wants_what_the_trainer_does_not_have_is_told(tmp_path: Path) -> None:
     def wanting() -> Any:
         def update(updates: Any, state: Any, params: Any = None, *, accuracy: Any, **_: Any) -> Any:

@@ -2,7 +2,7 @@
 
 import { jobPath, Loader } from "../api.js";
 import { h } from "../dom.js";
-import { bytes, count, number } from "../format.js";
+import { bytes, count, named, number } from "../format.js";
 import { forLog, lengthOf, smooth } from "../lines.js";
 import { choice, empty, problem, section } from "../parts.js";
 import { go, same } from "../route.js";
@@ -104,7 +104,7 @@ export class Curves {
       series.nan_count > 0 && h("strong", { class: "warn" }, `× NaN at ${count(series.nan_count, "step")}`),
       chart?.hidden > 0 && `${count(chart.hidden, "value")} ≤ 0 not shown`,
     ].filter(Boolean);
-    const caption = h("figcaption", {}, h("b", {}, name), h("span", { class: "value" }, last), h("span", { class: "quiet" }, notes.map((note, n) => [n > 0 && " · ", note])));
+    const caption = h("figcaption", {}, h("b", {}, named(name)), h("span", { class: "value" }, last), h("span", { class: "quiet" }, notes.map((note, n) => [n > 0 && " · ", note])));
     return h("figure", { key: name }, caption, chart?.element);
   }
 }

@@ -3,7 +3,7 @@
 import { jobPath, Loader } from "../api.js";
 import { h } from "../dom.js";
 import { change } from "../dialogs.js";
-import { ago, bytes, DASH, duration, mebibytes, moment, number, secondsSince, text } from "../format.js";
+import { ago, bytes, DASH, duration, mebibytes, moment, named, number, secondsSince, text } from "../format.js";
 import { button, doneAgain, empty, facts, hasEnded, jobLink, problem, section, stateWord, table } from "../parts.js";
 import { same } from "../route.js";
 import { Curves } from "./curves.js";
@@ -108,9 +108,9 @@ export class Job {
   #parameters({ params, params_unknown: isUnknown, changes, result }) {
     return [
       isUnknown && h("p", { class: "quiet" }, "With which parameters it ran is not known; these are the manifest's."),
-      facts(Object.entries(params ?? {}).map(([name, value]) => [name, text(value)])),
+      facts(Object.entries(params ?? {}).map(([name, value]) => [named(name), text(value)])),
       changes?.length > 0 && h("p", { class: "warn" }, "The manifest has other parameters now: ", changes.map((one) => text(one)).join("; ")),
-      result && [h("h3", {}, "Results"), facts(Object.entries(result.values ?? {}).map(([name, value]) => [name, typeof value === "number" ? number(value, 6) : text(value)]))],
+      result && [h("h3", {}, "Results"), facts(Object.entries(result.values ?? {}).map(([name, value]) => [named(name), typeof value === "number" ? number(value, 6) : text(value)]))],
     ];
   }
 

@@ -3,7 +3,7 @@
 import { get, isAborted } from "../api.js";
 import { h } from "../dom.js";
 import { change } from "../dialogs.js";
-import { count, DASH, decimalsFor, duration, fixed, moment, text } from "../format.js";
+import { count, DASH, decimalsFor, duration, fixed, moment, named, text } from "../format.js";
 import { button, doneAgain, empty, jobLink, menu, problem, section, stateWord, table } from "../parts.js";
 import { filtersOf, go, href, same } from "../route.js";
 
@@ -133,7 +133,7 @@ export class Jobs {
     const names = [...new Set([...metrics, ...rows.flatMap((row) => Object.keys(row.result ?? {}))])];
     return [
       ...first,
-      ...all.map((key) => ({ name: key, title: key, label: key, sort: key, group: "Parameters", cell: (row) => text(row.params?.[key]), isUsual: params.includes(key) })),
+      ...all.map((key) => ({ name: key, title: named(key), label: named(key), sort: key, group: "Parameters", cell: (row) => text(row.params?.[key]), isUsual: params.includes(key) })),
       ...names.map((name) => ({ ...resultColumn(name, rows), isUsual: results.includes(name) })),
       ...fields.filter((one) => !first.includes(one)),
     ].map((column) => ({ ...column, isUsual: column.isUsual ?? (!column.isRare && (!column.has || rows.some((row) => column.has(row, rows)))) }));
@@ -214,7 +214,7 @@ function ofJobs(columns) {
 function resultColumn(key, rows) {
   const decimals = decimalsFor(rows.map((row) => row.result?.[key]));
   const cell = (row) => (typeof row.result?.[key] === "number" ? fixed(row.result[key], decimals) : text(row.result?.[key]));
-  return { name: `${RESULT}${key}`, title: key, label: key, sort: key, number: true, group: "Results", cell };
+  return { name: `${RESULT}${key}`, title: named(key), label: named(key), sort: key, number: true, group: "Results", cell };
 }
 
 function why(row) {

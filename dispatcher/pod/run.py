@@ -24,6 +24,7 @@ from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.registration import Registration
+from dispatcher.pod.reporting import PodReport
 from dispatcher.pod.saving import Saver
 from dispatcher.pod.session import Session
 from dispatcher.pod.short_lived import remove_ended
@@ -130,6 +131,7 @@ class Pod:
         show_claims = functools.partial(self.projector.write, over_editors=True)
         current = CurrentConfig(config, log, outlets.names)
         self.reconciler = Reconciler(store, current, options, outlets, observer, log, show_claims)
+        self.report = PodReport(self.reconciler)
         store.while_waiting = registration.beat
         self._saver = Saver(store)
         self._session = Session(store, registration, options)
@@ -156,7 +158,7 @@ class Pod:
             self._notices.check()
             self.reconciler.begin(self._session.begin)
             # Only now its outlets know what is asked for, and a pod with nothing to do may end before it shows that.
-            self.registration.describe(**self.reconciler.offered())
+            self.registration.describe(**self.report.offered())
             self._notices.begin()
             self.projector.recover_leftovers()
             if not self.options.once:
@@ -174,13 +176,13 @@ class Pod:
                 self._saver.close()
                 self.reconciler.close()
         if self.phase == RUNNING:
-            for line in self.reconciler.closing_lines():
+            for line in self.report.closing_lines():
                 self.log(line)
         if not self.options.once:
             self._say_what_was_done()
         if self.options.once and self._signals.count:
             return INTERRUPTED
-        return self.reconciler.exit_code()
+        return self.report.exit_code()
 
     def _step(self, wait: Wait, watch: FileWatch) -> None:
         pause_s: float | None = _TRY_AGAIN_S
@@ -192,7 +194,7 @@ class Pod:
         except (StorageError, LockError, PodError, StaleViewError) as error:
             if self.reconciler.is_adding:
                 raise
-            self._say(self._fault.report(str(error), self.reconciler.unrecorded_ends()))
+            self._say(self._fault.report(str(error), self.report.unrecorded_ends()))
             self._observer.start_over()
             # Whatever is wrong, others must see that this dispatcher lives.
             with contextlib.suppress(StorageError, LockError, OSError):
@@ -217,10 +219,10 @@ class Pod:
         self.reconciler.reconcile(claiming=self.phase == RUNNING, poll_is_due=due)
         self._has_worked = True
         self._notices.step(poll_is_due=due)
-        too_many = self.reconciler.too_many_failures()
-        if too_many and self.phase == RUNNING:
+        why = self.reconciler.must_drain()
+        if why and self.phase == RUNNING:
             self._told_to_drain = False
-            self._enter(DRAINING, too_many)
+            self._enter(DRAINING, why)
         if self.phase in (DRAINING, STOPPING):
             self._say_what_is_left()
         if self.phase == STOPPING:
@@ -228,9 +230,6 @@ class Pod:
         self._beat()
         if self.reconciler.has_more_to_do():
             return None
-        self.reconciler.show_claims_to_script()
-        # A file that was corrected may be broken again by the time that it has been replaced.
-        self.reconciler.report_problems()
         # Readers can wait for a moment longer than a free slot can.
         self.projector.check_replaced()
         self.projector.write_when_due()
@@ -250,13 +249,13 @@ class Pod:
 
     def _beat(self) -> None:
         may_show = time.monotonic() >= self._next_show_s
-        if self.registration.due_in_s() > 0 and not (may_show and self.reconciler.slots_changed()):
+        if self.registration.due_in_s() > 0 and not (may_show and self.report.slots_changed()):
             return
         self._next_show_s = time.monotonic() + _SHOW_S
         self.registration.keep_lock()
         layout = self.config.layout
         self._obey_drain(files.read_fresh(layout.pod_drain(self.options.pod)) is not None)
-        fields = self.reconciler.describe()
+        fields = self.report.describe()
         fields["notes"] += filter(None, (self.projector.note,))
         self.registration.beat(
             force=True,
@@ -300,12 +299,12 @@ class Pod:
         """Record and report what is not yet: placements, ends, complaints, and a status file that is current."""
         # Other pods may end at the same moment, so no other writer may be left.
         last_projection = functools.partial(self.projector.write, over_editors=True)
-        last_problems = functools.partial(self.reconciler.report_problems, at_once=True)
+        last_problems = functools.partial(self.reconciler.participants.status.report_when_due, at_once=True)
         steps = (
             functools.partial(self.reconciler.record_rest, leaving=self.phase == LEAVING or self.options.once),
             self._session.end,
             last_projection,
-            self.reconciler.release_script_lock,
+            self.reconciler.participants.script.release,
             self.projector.close,
             last_problems,
             functools.partial(
@@ -334,29 +333,29 @@ class Pod:
         self.log(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
 
         if phase == DRAINING:
-            for line in self.reconciler.still_running():
+            for line in self.report.still_running():
                 self.log(line)
             self._note_told()
         if phase in (DRAINING, STOPPING):
-            self._say(self._fault.ends_text(self.reconciler.unrecorded_ends()))
+            self._say(self._fault.ends_text(self.report.unrecorded_ends()))
 
     def _say_what_is_left(self) -> None:
         """Now and then, when some of what is waited for has ended."""
-        in_flight = self.reconciler.in_flight()
+        in_flight = self.report.in_flight()
         if 0 < in_flight < self._told_in_flight and time.monotonic() >= self._next_tell_s:
-            self.log(self.reconciler.still_running()[0])
+            self.log(self.report.still_running()[0])
             self._note_told()
 
     def _note_told(self) -> None:
-        self._told_in_flight = self.reconciler.in_flight()
+        self._told_in_flight = self.report.in_flight()
         self._next_tell_s = time.monotonic() + _TELL_S
 
     def _say_what_was_done(self) -> None:
         what = "left" if self.phase == LEAVING else "ended"
-        self.log(f"{what} after {duration_text(time.monotonic() - self._begun_s)}: {self.reconciler.summary()}")
+        self.log(f"{what} after {duration_text(time.monotonic() - self._begun_s)}: {self.report.summary()}")
 
     def _greet(self) -> None:
-        slots_and_jobs, *warnings = self.reconciler.opening_lines()
+        slots_and_jobs, *warnings = self.report.opening_lines()
         self.log(
             f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: "
             f"{slots_and_jobs}; poll interval {self.poll_interval_s:g} s"

@@ -28,9 +28,10 @@ class Watched:
 
     def stalled(self) -> dict[str, float | None]:
         """Each running attempt `job/attempt`, and for how many seconds it has stalled; None: it has not."""
-        running = self._reconciler.running()
+        attempts, entries = self._reconciler.shared.attempts, self._reconciler.backlog.manifest.entries
+        running = {one.key.job_id: one.key.number for one in attempts if one.has_begun and one.ended is None}
         self._stalls.config = self._config.now
-        found = self._stalls.find(_Running(self._store, self._layout, running, self._reconciler.entries()))
+        found = self._stalls.find(_Running(self._store, self._layout, running, entries))
         return {f"{job}/{number}": found.get(job) for job, number in running.items()}
 
 

@@ -6,14 +6,18 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dispatcher.pod.participant import Participant
 from dispatcher.run_state.store import Identity, Store
 
 # A script that saves the file truncates it first and writes it in pieces. A problem is reported only when it lasts.
 _SAVE_S: Final = 2.0
 
 
-class StatusProblem:
-    """`reported` is the problem that was reported last; empty when the file is in order."""
+class StatusProblem(Participant):
+    """The status file was edited, or cannot be read.
+
+    `reported` is the problem that was reported last; empty when the file is in order.
+    """
 
     def __init__(self, store: Store, log: Callable[[str], None]) -> None:
         self.reported = ""
@@ -22,7 +26,11 @@ class StatusProblem:
         self._file: tuple[str, Identity | None] | None = None
         self._since_s = 0.0
 
-    def due_in_s(self) -> float | None:
+    def has_news(self) -> bool:
+        identity = self._store.status_identity()
+        return identity not in (self._store.expected_projection, self._store.examined)
+
+    def due_in_s(self, *, claiming: bool = False) -> float | None:
         """Seconds until a problem is to be reported; None when there is none."""
         problem, now_s = self._store.problem, time.monotonic()
         if problem is None or problem == self.reported:
@@ -30,6 +38,12 @@ class StatusProblem:
         if self._file != (problem, self._store.examined):
             self._file, self._since_s = (problem, self._store.examined), now_s
         return max(0.0, self._since_s + _SAVE_S - now_s)
+
+    def after(self) -> None:
+        self.report_when_due()
+
+    def notes(self) -> list[str]:
+        return [self.reported] if self.reported else []
 
     def report_when_due(self, *, at_once: bool = False) -> None:
         problem = self._store.problem

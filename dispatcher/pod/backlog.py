@@ -26,7 +26,7 @@ from dispatcher.run_state.store import Transaction
 class Backlog(Participant):
     """The entries that this pod may claim.
 
-    The participants of the pod, which `begin` is given, follow the records, the entries and the configuration with it.
+    The participants of the pod, which `read_all` is given, follow the records, the entries and the configuration, too.
     """
 
     def __init__(self, shared: Shared) -> None:
@@ -36,7 +36,7 @@ class Backlog(Participant):
             not options.until_empty or store.layout.submitted_manifest.exists()
         )
         path = options.matrix or config.now.matrix
-        self.manifest = CurrentManifest(path, store, shared.log, may_be_missing=may_be_missing)
+        self.manifest = CurrentManifest(path, store, shared.log, may_be_missing=may_be_missing, saves=not shared.is_dry)
         # Whether there may be submitted jobs whose lines were not read yet, and up to which line of the journal there
         # are none; `_new` are those of them that are known.
         self._has_unread = True
@@ -61,7 +61,7 @@ class Backlog(Participant):
         # What was last logged about disks that vanish.
         self._warnings: list[str] = []
 
-    def begin(self, participants: Sequence[Participant]) -> None:
+    def read_all(self, participants: Sequence[Participant]) -> None:
         """Read everything, and queue what is new."""
         self._participants = participants
         self._noting = [one for one in participants if type(one).note is not Participant.note]
@@ -229,8 +229,9 @@ class Backlog(Participant):
             self._check_entries()
             self.queue.recheck(self.startable.unusable_methods)
         for job in jobs:
+            record = self._store.records.get(job)
             for one in self._noting:
-                one.note(job, self._store.records.get(job))
+                one.note(job, record)
         self.queue.add(jobs, entries)
 
     def _check_entries(self) -> None:
@@ -249,7 +250,6 @@ class Backlog(Participant):
             on_move=self._on_move,
             longest_pause_s=self._longest_pause_s,
             offers=(self.offer(),),
-            wants_copy=self.wants_copy,
             **self._merged(lambda one: one.facts()),
         )
         self.queue = ClaimQueue(facts, self._capacities, self._pack_of)

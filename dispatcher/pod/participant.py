@@ -84,8 +84,32 @@ class Obstacle(msgspec.Struct, frozen=True):
     is_final: bool = False
 
 
+class Ending(msgspec.Struct, frozen=True):
+    """The end of a pod: `goes_on()` while it may wait.
+
+    `gives_up`: it was to run until nothing is left, and ends by itself.
+    """
+
+    goes_on: Callable[[], bool]
+    gives_up: bool
+
+
 class Participant:
     """One concern's part in the passes of one pod: a subclass has the methods that concern it; others do nothing."""
+
+    # The beginning and the end of a pod.
+
+    def prepare(self) -> None:
+        """Before the first transaction: raise what keeps the pod from starting."""
+
+    def begin(self) -> None:
+        """The records, the entries and the configuration were read. A dry run does not call it."""
+
+    def finish(self, ending: Ending) -> None:
+        """All is recorded, and the status file shows it."""
+
+    def close(self) -> None:
+        """Leave nothing under way."""
 
     # A pass.
 
@@ -118,7 +142,7 @@ class Participant:
     def roll_back(self) -> None:
         """The transaction has failed, and nothing of it has happened."""
 
-    def after(self) -> None:
+    def after(self, now: Pass) -> None:
         """The pass is over."""
 
     # Records, entries and the configuration, which the backlog follows.
@@ -178,6 +202,3 @@ class Participant:
     def opening_lines(self) -> list[str]:
         """What a pod that begins says of its options."""
         return []
-
-    def close(self) -> None:
-        """The pod ends: leave nothing under way."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,10 @@ from dispatcher.run_state.store import Store, Transaction
 
 # How often a pod that starts tries its first transaction where the lock is lost on the way.
 _START_TRIES: Final = 3
+
+
+class _RolledBackError(Exception):
+    """What a rehearsal was for has been seen."""
 
 
 class Reconciler:
@@ -57,14 +61,21 @@ class Reconciler:
         self.backlog = Backlog(self.shared)
         self.participants = participants_of(self.shared, self.backlog)
 
+    def prepare(self) -> None:
+        """Raise what keeps the pod from starting."""
+        for one in self.participants.all:
+            one.prepare()
+
     def begin(self, note_start: Callable[[Transaction], None] = lambda _: None) -> None:
         """Read everything, queue what is new, find the own running attempts again.
 
         `note_start` writes into the first transaction.
         """
         self._write_start(note_start)
-        self.backlog.begin(self.participants.all)
+        self.backlog.read_all(self.participants.all)
         self.participants.orphans.adopt()
+        for one in self.participants.all if not self.shared.is_dry else ():
+            one.begin()
 
     def _write_start(self, note_start: Callable[[Transaction], None]) -> None:
         """The first transaction may wait for what a dead holder of the lock has left, and so lose the lock itself."""
@@ -87,8 +98,15 @@ class Reconciler:
         if self._look(now):
             self._transact(now)
         for one in everyone:
-            one.after()
+            one.after(now)
         return self.participants.claims.started
+
+    def rehearse(self, then: Callable[[Pass], None]) -> None:
+        """The first pass of a pod, whose transaction is rolled back after `then` was called in it."""
+        now = Pass(claiming=True, poll_is_due=True)
+        self._look(now)
+        with contextlib.suppress(_RolledBackError):
+            self._transact(now, then)
 
     def _look(self, now: Pass) -> bool:
         """Everything that is done outside the lock; whether a transaction is due."""
@@ -111,15 +129,18 @@ class Reconciler:
                 outlet.refresh_capacity()
         return now.claiming or any(one.has_news() for one in everyone)
 
-    def _transact(self, now: Pass) -> None:
+    def _transact(self, now: Pass, rehearsed: Callable[[Pass], None] | None = None) -> None:
         everyone = self.participants.all
-        with ExitStack() as held:
+        with contextlib.ExitStack() as held:
             for one in everyone:
                 one.hold(now, held)
             try:
                 with self.shared.store.transaction() as tx:
                     for one in everyone:
                         one.record(now, tx)
+                    if rehearsed is not None:
+                        rehearsed(now)
+                        raise _RolledBackError
             except BaseException:
                 # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
                 for one in reversed(everyone):

@@ -18,14 +18,13 @@ from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError, UsageError
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.lasting_fault import LastingFault
-from dispatcher.pod.notices import PodNotices
 from dispatcher.pod.offers import own_offer, published
 from dispatcher.pod.options import PodOptions, outlet_context
+from dispatcher.pod.participant import Ending
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.registration import Registration
 from dispatcher.pod.reporting import PodReport
-from dispatcher.pod.saving import Saver
 from dispatcher.pod.session import Session
 from dispatcher.pod.short_lived import remove_ended
 from dispatcher.pod.trusted_locks import register_with_trusted_locks
@@ -133,10 +132,8 @@ class Pod:
         self.reconciler = Reconciler(store, current, options, outlets, observer, log, show_claims)
         self.report = PodReport(self.reconciler)
         store.while_waiting = registration.beat
-        self._saver = Saver(store)
         self._session = Session(store, registration, options)
         self._observer = observer
-        self._notices = PodNotices(store, current, options, observer, self.reconciler, log)
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
         self._next_tell_s = 0.0
@@ -155,11 +152,10 @@ class Pod:
             files.remove_leftovers(layout.pods_dir)
             with contextlib.suppress(FileNotFoundError):
                 files.remove_leftovers(layout.prepared_dir)
-            self._notices.check()
+            self.reconciler.prepare()
             self.reconciler.begin(self._session.begin)
             # Only now its outlets know what is asked for, and a pod with nothing to do may end before it shows that.
             self.registration.describe(**self.report.offered())
-            self._notices.begin()
             self.projector.recover_leftovers()
             if not self.options.once:
                 self._greet()
@@ -173,7 +169,6 @@ class Pod:
             finally:
                 watch.close()
                 self._finish()
-                self._saver.close()
                 self.reconciler.close()
         if self.phase == RUNNING:
             for line in self.report.closing_lines():
@@ -206,7 +201,7 @@ class Pod:
             self.reconciler.note_change()
             return
         for_changes = self.reconciler.wants_changes(claiming=self.phase == RUNNING)
-        descriptors = [*self.reconciler.wait_fds(), *self._notices.wait_fds()]
+        descriptors = self.reconciler.wait_fds()
         if wait.wait(pause_s, descriptors, for_changes=for_changes):
             self.reconciler.note_change()
 
@@ -218,7 +213,6 @@ class Pod:
             self._next_poll_s = time.monotonic() + self.poll_interval_s
         self.reconciler.reconcile(claiming=self.phase == RUNNING, poll_is_due=due)
         self._has_worked = True
-        self._notices.step(poll_is_due=due)
         why = self.reconciler.must_drain()
         if why and self.phase == RUNNING:
             self._told_to_drain = False
@@ -234,15 +228,12 @@ class Pod:
         self.projector.check_replaced()
         self.projector.write_when_due()
         self._note_projection()
-        if due:
-            self.store.rotate_if_worthwhile()
-            self._saver.save_if_worthwhile()
         return self._pause_s()
 
     def _pause_s(self) -> float:
         pause_s = min(self._next_poll_s - time.monotonic(), self.registration.due_in_s())
         steps_s = self.projector.due_in_s(), self.reconciler.due_in_s(claiming=self.phase == RUNNING)
-        for due_s in (*steps_s, self.projector.check_due_in_s(), self._notices.due_in_s()):
+        for due_s in (*steps_s, self.projector.check_due_in_s()):
             if due_s is not None:
                 pause_s = min(pause_s, due_s)
         return max(0.0, pause_s)
@@ -299,19 +290,14 @@ class Pod:
         """Record and report what is not yet: placements, ends, complaints, and a status file that is current."""
         # Other pods may end at the same moment, so no other writer may be left.
         last_projection = functools.partial(self.projector.write, over_editors=True)
-        last_problems = functools.partial(self.reconciler.participants.status.report_when_due, at_once=True)
-        steps = (
+        ending = Ending(self._tells_the_rest, self.options.until_empty and self.phase == RUNNING)
+        steps: tuple[Callable[[], object], ...] = (
             functools.partial(self.reconciler.record_rest, leaving=self.phase == LEAVING or self.options.once),
             self._session.end,
             last_projection,
             self.reconciler.participants.script.release,
             self.projector.close,
-            last_problems,
-            functools.partial(
-                self._notices.finish,
-                self._tells_the_rest,
-                gives_up=self.options.until_empty and self.phase == RUNNING,
-            ),
+            *(functools.partial(one.finish, ending) for one in self.reconciler.participants.all),
         )
         for step in steps:
             try:

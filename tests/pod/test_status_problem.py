@@ -10,6 +10,7 @@ import pytest
 from fleet import COMMAND, Fleet, fleet_at, shell, wait_until
 
 from dispatcher.config import load_config
+from dispatcher.pod.participant import Pass
 from dispatcher.pod.participants.status_problem import StatusProblem
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
@@ -131,16 +132,16 @@ def test_only_a_lasting_problem_is_reported(monkeypatch: pytest.MonkeyPatch, tmp
     for number in range(50):
         store.problem, store._edits.examined = "line 1: the file is empty", (1, 0, number)
         assert problem.due_in_s()
-        problem.report_when_due()
+        problem.after(Pass(claiming=True))
         now_s[0] += 0.5
     assert said == []
     now_s[0] += problem.due_in_s() or 0.0
-    problem.report_when_due()
-    problem.report_when_due()
+    problem.after(Pass(claiming=True))
+    problem.after(Pass(claiming=True))
     assert said == ["warning: line 1: the file is empty"]
     assert problem.due_in_s() is None
     store.problem = None
-    problem.report_when_due()
+    problem.after(Pass(claiming=True))
     assert problem.reported == ""
 
 

@@ -17,6 +17,10 @@ Claims
   storage         A moment without claims after an attempt that the storage kept from starting.
   failures        So many failed jobs that the pod drains.
   external_jobs   Jobs that a lab's own script runs; script: the lock shared with it.
-  status_problem  The status file was edited, or cannot be read.
   unmet           Options that match no job of the manifest.
+
+Beside both
+  status_problem  The status file was edited, or cannot be read.
+  notices         What people are told; stalled: which attempts have.
+  saving          The journal is kept short, and its fold is saved.
 """

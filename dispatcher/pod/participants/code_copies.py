@@ -94,7 +94,8 @@ class CodeCopies(Participant):
         self._written = []
 
     def facts(self) -> dict[str, Any]:
-        return {"copies": self.there}
+        # A dry run takes no copies: its jobs are as ready as a start would make them.
+        return {} if self._shared.is_dry else {"wants_copy": self._backlog.wants_copy, "copies": self.there}
 
     def offered(self) -> dict[str, Any]:
         return {"code_problems": self.problems}

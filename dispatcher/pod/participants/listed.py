@@ -14,11 +14,13 @@ from dispatcher.pod.participants.ends import Ends
 from dispatcher.pod.participants.external_jobs import ExternalJobs
 from dispatcher.pod.participants.failures import Failures
 from dispatcher.pod.participants.gpu_idle import IdleGpus
+from dispatcher.pod.participants.notices import Notices
 from dispatcher.pod.participants.orphans import Orphans
 from dispatcher.pod.participants.pauses import Pauses
 from dispatcher.pod.participants.placements import Placements
 from dispatcher.pod.participants.queue_limits import QueueLimits
 from dispatcher.pod.participants.running_limits import RunningLimits
+from dispatcher.pod.participants.saving import Saver
 from dispatcher.pod.participants.script import Script
 from dispatcher.pod.participants.status_problem import StatusProblem
 from dispatcher.pod.participants.storage import StoragePause
@@ -36,7 +38,6 @@ class Participants(NamedTuple):
     claims: Claims
     orphans: Orphans
     script: Script
-    status: StatusProblem
     tally: Tally
 
 
@@ -52,7 +53,6 @@ def participants_of(shared: Shared, backlog: Backlog) -> Participants:
     adding = Adding(shared, backlog)
     claims = Claims(shared, backlog, orphans.adopt, copies.use)
     script = Script(shared)
-    status = StatusProblem(shared.store, shared.log)
     tally = Tally()
     everyone = (
         tally,
@@ -70,11 +70,13 @@ def participants_of(shared: Shared, backlog: Backlog) -> Participants:
         script,
         Failures(shared, backlog),
         UnmetOptions(shared, backlog),
-        status,
+        StatusProblem(shared.store, shared.log),
+        Notices(shared, backlog),
+        Saver(shared.store),
         # What comes before must be in the queue when jobs are claimed.
         backlog,
         adding,
         claims,
         adding.rest,
     )
-    return Participants(everyone, adding, claims, orphans, script, status, tally)
+    return Participants(everyone, adding, claims, orphans, script, tally)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from dispatcher.outlets.base import Ended
+from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.pod.ends_on_disk import EndsOnDisk
 from dispatcher.pod.participant import Participant, Pass, Shared
 from dispatcher.pod.recording import Recorder
@@ -20,9 +22,9 @@ class Orphans(Participant):
         self._recorder = recorder
         self._on_disk = on_disk
         layout, outlets = shared.config.now.layout, shared.outlets
-        self._recovery = Recovery(
-            layout, shared.options.pod, outlets, shared.observer, outlets.for_orphans, outlets.name_for_orphan
-        )
+        # A dry run makes no outlets for them.
+        makes = () if shared.is_dry else (outlets.for_orphans, outlets.name_for_orphan)
+        self._recovery = Recovery(layout, shared.options.pod, outlets, shared.observer, *makes)
         # Jobs in flight that this pod does not watch.
         self._elsewhere: set[str] = set()
         self._found: list[Found] = []
@@ -38,7 +40,22 @@ class Orphans(Participant):
         mine = {job: record for job, record in records if record.pod == self._shared.options.pod and record.attempt > 0}
         for attempt in self._shared.attempts.adopt(mine):
             self._elsewhere.discard(attempt.key.job_id)
-            self._shared.log(f"found {attempt.key.job_id} (attempt {attempt.key.number}) again")
+            if not self._shared.is_dry:
+                self._shared.log(f"found {attempt.key.job_id} (attempt {attempt.key.number}) again")
+
+    def look(self, now: Pass) -> None:
+        if not self._shared.is_dry:
+            return
+        self._found = self._recovery.find(self._in_flight(), is_dry=True)
+        now.may_free |= bool(self._found)
+        ended = {one.key: one.ended for one in self._found}
+        for key in self._recovery.asked:
+            record = self._shared.records[key.job_id]
+            is_known = (record.outlet or DEFAULT) in self._shared.outlets
+            now.findings[key.job_id] = _finding(record, ended.get(key), is_known=is_known)
+        for attempt in self._shared.attempts:
+            state = self._shared.records[attempt.key.job_id].state
+            now.findings[attempt.key.job_id] = f"it is {state}; this pod would find it again"
 
     def act(self, now: Pass) -> None:
         found = self._recovery.find(self._in_flight()) if now.poll_is_due else ()
@@ -78,3 +95,16 @@ class Orphans(Participant):
         chosen, records = self._shared.options.jobs, self._shared.records
         jobs = self._elsewhere if chosen is None else self._elsewhere & chosen
         return [(job, records[job]) for job in sorted(jobs)]
+
+
+def _finding(record: Record, ended: Ended | None, *, is_known: bool) -> str:
+    """What a dry run says of the attempt of a dead dispatcher; `is_known`: this pod has its outlet."""
+    gone = f"its pod {record.pod} is gone"
+    if not is_known:
+        return f"it is {record.state} in outlet {record.outlet}; {gone}"
+    if ended is None:
+        return f"it is {record.state}; {gone}, any pod will record how it ends"
+    if ended.is_done:
+        return f"it is done; {gone}, so a start would record it"
+    how = "without an exit status" if ended.exit_code is None else f"with exit status {ended.exit_code}"
+    return f"it has ended {how}; {gone}, so a start would record that first"

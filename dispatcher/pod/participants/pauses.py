@@ -9,7 +9,7 @@ from dispatcher.config import Method
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.breaker import Breaker
-from dispatcher.pod.participant import End, Participant, Shared
+from dispatcher.pod.participant import End, Participant, Pass, Shared
 from dispatcher.pod.recording import gpu_of, is_local
 from dispatcher.run_state.events import Event, Paused, Unpaused
 from dispatcher.run_state.pauses import Pause, host_scope, pause_of_method, unpause_command
@@ -43,7 +43,7 @@ class Pauses(Participant):
     def roll_back(self) -> None:
         self._lines = []
 
-    def after(self) -> None:
+    def after(self, now: Pass) -> None:
         """Log that this host is paused, or may claim again, whichever pod has caused it."""
         note = self._host_note()
         if note == self._reported:

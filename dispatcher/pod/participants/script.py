@@ -43,7 +43,7 @@ class Script(Participant):
             self._claimed_at = self._shared.store.seq
             self._lock.keep()
 
-    def after(self) -> None:
+    def after(self, now: Pass) -> None:
         """Show new claims to the script, and let it go on when it can see them."""
         if self._waits():
             self._shared.show_claims()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dispatcher.pod.participant import Participant
+from dispatcher.pod.participant import Ending, Participant, Pass
 from dispatcher.run_state.store import Identity, Store
 
 # A script that saves the file truncates it first and writes it in pieces. A problem is reported only when it lasts.
@@ -39,13 +39,16 @@ class StatusProblem(Participant):
             self._file, self._since_s = (problem, self._store.examined), now_s
         return max(0.0, self._since_s + _SAVE_S - now_s)
 
-    def after(self) -> None:
-        self.report_when_due()
+    def after(self, now: Pass) -> None:
+        self._report()
+
+    def finish(self, ending: Ending) -> None:
+        self._report(at_once=True)
 
     def notes(self) -> list[str]:
         return [self.reported] if self.reported else []
 
-    def report_when_due(self, *, at_once: bool = False) -> None:
+    def _report(self, *, at_once: bool = False) -> None:
         problem = self._store.problem
         if problem is None:
             self.reported, self._file = "", None

@@ -73,7 +73,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     notify/                 telling people: which notices are due, who sends them, what became of them
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
     doctor/                 checks of hosts, filesystems and locks
-    report/ api submitting  snapshots, tables, changes that people ask for, new jobs; the Python API
+    query/ api submitting  snapshots, tables, changes that people ask for, new jobs; the Python API
     tuning/                 adaptive sweeps: what is tried next, from what was found
     cleaning/               what old attempts have left: found, and removed when asked
     cli/                    the commands: parse, call, print
@@ -100,8 +100,8 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     a field of a manifest's entry   matrix/entry.py: READERS and Entry; SCHEDULING only if it does not change what a job
                                     computes; if a method may set it too: config.py: Method and
                                     _METHOD_KEYS, and templates/training.py: _method_words; hardware: outlets/base.py:
-                                    Request, pod/offers.py: request_of, report/snapshot.py, and each outlet's offer
-    whose a job is                  report/snapshot.py: Snapshot.owner; of entries matrix/owners.py, manifest.py; of an
+                                    Request, pod/offers.py: request_of, query/snapshot.py, and each outlet's offer
+    whose a job is                  query/snapshot.py: Snapshot.owner; of entries matrix/owners.py, manifest.py; of an
                                     attempt Record.user; names of users: base/users.py; filters: Where.of_users
     an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
     a concern of a pod              a Participant in pod/participants/, and its line in listed.py
@@ -116,14 +116,14 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     a reason why a job waits        pod/claim.py: ClaimQueue.choose passes the job over (until a time: postpone), and
                                     pod/waiting.py: _own_reason says why; its docstring lists the rest. What never
                                     changes while a pod runs: pod/offers.py: Offer.excludes, for both
-    a column of `status`            report/overview.py: job_row (JSON, CSV), shown_job and the columns of the tables
-    a number above them             report/pace.py, and cli/status_text.py: Screen
-    why a job is out of date        report/ran.py: its parameters; report/inputs.py: the jobs that it needs
-    a notice of `status`            report/overview.py: notices
+    a column of jobs                query/job_columns.py: COLUMNS (tables, JSON, CSV, Python, the page)
+    a number above them             query/pace.py, and cli/status_text.py: Screen
+    why a job is out of date        query/ran.py: its parameters; query/inputs.py: the jobs that it needs
+    a notice of `status`            query/overview.py: notices
     a way to tell people            notify_config.py: its struct and reader; notify/channels/: a module; notify/child.py
     what people are told of         topics.py; from lines of the journal: run_state/fold.py: _fold_event;
                                     from anything else: notify/conditions.py; its words: notify/text.py
-    a picture of results            a module in report/plots/, called in cli/plotting.py; an export: report/export/
+    a picture of results            a module in query/plots/, called in cli/plotting.py; an export: query/export/
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py
     a sampler of adaptive sweeps    tuning/settings.py: SAMPLERS, and tuning/sampling.py: _make, or suggest where it is
                                     none of Optuna's
@@ -133,7 +133,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
     a view of the page              a class in web/static/views/ with show, changed, draw and leave, and its line in
                                     web/static/main.js: VIEWS; it draws with dom.js, which never parses data as HTML
-    a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and report/
+    a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and query/
     a public name                   tests/test_public_names.py lists them all
     a key, an option, a command     its row in docs/ as well; tests/test_docs.py says which page lacks it
 """

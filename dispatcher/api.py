@@ -27,13 +27,13 @@ from dispatcher.config import Config, load_config, load_readable
 from dispatcher.errors import ConfigError, DispatcherError, StateError, StorageError, UsageError, nearest
 from dispatcher.matrix import condition
 from dispatcher.matrix.entry import READERS
-from dispatcher.report import changes
-from dispatcher.report.overview import Overview, overview
-from dispatcher.report.scope import check_scope
-from dispatcher.report.selection import parse_states, select
-from dispatcher.report.snapshot import PodStatus, Snapshot
-from dispatcher.report.snapshot_reader import SnapshotReader
-from dispatcher.report.waiting import reasons
+from dispatcher.query import changes
+from dispatcher.query.overview import Overview, overview
+from dispatcher.query.scope import check_scope
+from dispatcher.query.selection import parse_states, select
+from dispatcher.query.snapshot import PodStatus, Snapshot
+from dispatcher.query.snapshot_reader import SnapshotReader
+from dispatcher.query.waiting import reasons
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Cleared, NoticesCleared, Paused, Unpaused
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
     from dispatcher.notify.process import Outcome
-    from dispatcher.report.metrics import Metrics
-    from dispatcher.report.results.rows import Results
-    from dispatcher.report.usage.ledger import Usage
+    from dispatcher.query.metrics import Metrics
+    from dispatcher.query.results.rows import Results
+    from dispatcher.query.usage.ledger import Usage
     from dispatcher.run_state.journal import Line
 
 Changes = changes.Changes
@@ -180,7 +180,7 @@ class Workspace:
         earlier one recorded beyond the step from which a later one resumed is left out. NaN and infinities are kept.
         `Metrics.faults()` says what was left out. Raises UsageError for unknown names.
         """
-        from dispatcher.report.metrics import read_metrics
+        from dispatcher.query.metrics import read_metrics
 
         chosen = self._chosen(_listed(jobs), states, where, user)
         attempts = {job: record.attempt for job, record in chosen.records.items()}
@@ -208,9 +208,9 @@ class Workspace:
         that of UTC). With `where`, only attempts of these jobs count, and no idle slots.
         """
         from dispatcher.base.times import Clock, days_between
-        from dispatcher.report.usage.ledger import DAY
-        from dispatcher.report.usage.reading import read_usage
-        from dispatcher.report.usage.sweep import Window
+        from dispatcher.query.usage.ledger import DAY
+        from dispatcher.query.usage.reading import read_usage
+        from dispatcher.query.usage.sweep import Window
 
         snapshot = self.snapshot()
         until_s = snapshot.now_s if until_s is None else min(until_s, snapshot.now_s)
@@ -496,15 +496,15 @@ class Workspace:
         return cleared
 
     def notices(self) -> list[dict[str, Any]]:
-        """Who was told what, oldest first, then what is still to be told. Keys: see report/notices.py."""
-        from dispatcher.report.notices import notice_rows
+        """Who was told what, oldest first, then what is still to be told. Keys: see query/notices.py."""
+        from dispatcher.query.notices import notice_rows
 
         self.store.refresh(to_the_end=True, for_display=True)
         return notice_rows(self.store.fold.notices, self.readable_config.notify, time.time())
 
     def clear_notices(self) -> list[int]:
         """Dismiss notices that failed for good, and those of which nobody knows whether they arrived; their numbers."""
-        from dispatcher.report.notices import as_known
+        from dispatcher.query.notices import as_known
 
         with self.transaction() as tx:
             known = as_known(self.store.fold.notices, time.time())
@@ -519,7 +519,7 @@ class Workspace:
         Raises ConfigError when a target cannot be used, UsageError when there is none.
         """
         from dispatcher.pod.participants.notices import tell_once
-        from dispatcher.report.notices import notice_row
+        from dispatcher.query.notices import notice_row
 
         snapshot = self.snapshot()
         running = {f"{job}/{snapshot.records[job].attempt}": s for job, s in snapshot.stalled.items()}
@@ -612,7 +612,7 @@ class Workspace:
         unless a person does something: they are held, need a job that has failed, their method is paused, or they run
         and no pod is alive that would notice the end. A queued job for which no pod is running yet is waited for.
         """
-        from dispatcher.report.ends import wait_for_ends
+        from dispatcher.query.ends import wait_for_ends
 
         snapshot = self.snapshot()
         named = select(snapshot, _listed(jobs)) if jobs else []
@@ -639,7 +639,7 @@ class Workspace:
         Raises StateError when the job cannot come to run by itself (it has ended, or is held), and when it does not run
         after `timeout_s` seconds (None: no limit), with the reason why it waits.
         """
-        from dispatcher.report.starts import wait_for_start
+        from dispatcher.query.starts import wait_for_start
 
         return wait_for_start(self.snapshot, job, timeout_s)
 

@@ -101,7 +101,7 @@ SLOT_FILE: Final = "slot.json"
 CGROUP_FILE: Final = "cgroup"
 LOG_FILE: Final = "output.log"
 PROGRESS_FILE: Final = "progress.json"
-# `{"step": 120, "wall_s": 34.5, "loss": 2.31}` a line: runtime/metrics.py writes it, report/metrics.py reads it.
+# `{"step": 120, "wall_s": 34.5, "loss": 2.31}` a line: runtime/metrics.py writes it, query/metrics.py reads it.
 METRICS_FILE: Final = "metrics.jsonl"
 # Metrics with this prefix say how fast an attempt was: they differ whenever a step is trained again.
 SPEED: Final = "speed/"

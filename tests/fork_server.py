@@ -36,7 +36,7 @@ LARGEST_REQUEST = 100_000
 # What a process of a test may use; not what only some commands need and takes long to import (optuna, pandas).
 PACKAGES = (
     "base", "checkpoints", "cleaning", "cli", "doctor", "hosts", "matrix", "notify", "outlets", "pod", "provenance",
-    "report", "run_state", "templates", "web",
+    "query", "run_state", "templates", "web",
 )  # fmt: skip
 LIBRARIES = ("filelock", "jinja2", "portalocker", "psutil", "starlette", "uvicorn", "yaml")
 

@@ -8,11 +8,11 @@ from typing import Any
 from dispatcher.base.times import Clock, days_between
 from dispatcher.matrix.entry import Entry, read_entry
 from dispatcher.outlets.base import Request
-from dispatcher.report.snapshot import PodStatus
-from dispatcher.report.usage.history import History
-from dispatcher.report.usage.ledger import Ledger, Usage
-from dispatcher.report.usage.pools import Eligibility, stays_of
-from dispatcher.report.usage.sweep import Window
+from dispatcher.query.snapshot import PodStatus
+from dispatcher.query.usage.history import History
+from dispatcher.query.usage.ledger import Ledger, Usage
+from dispatcher.query.usage.pools import Eligibility, stays_of
+from dispatcher.query.usage.sweep import Window
 from dispatcher.run_state.events import Event, Note, PodEnded, PodStarted
 from dispatcher.run_state.generations import encode_generation
 from dispatcher.run_state.journal import Line, new_header, now_text

@@ -13,8 +13,8 @@ from import_graph import CHECKOUT, Sources, of_checkout
 FILES = {
     "dispatcher/__init__.py": "",
     "dispatcher/base.py": "",
-    "dispatcher/report/__init__.py": "",
-    "dispatcher/report/tables.py": "def f():\n    import dispatcher.base\n",
+    "dispatcher/query/__init__.py": "",
+    "dispatcher/query/tables.py": "def f():\n    import dispatcher.base\n",
     "dispatcher/outlets/__init__.py": "",
     "dispatcher/outlets/kinds.py": "KINDS = {'slurm': 'dispatcher.outlets.slurm', 'pbs': 'dispatcher.outlets.pbs'}\n",
     "dispatcher/outlets/slurm/__init__.py": "",
@@ -31,7 +31,7 @@ FILES = {
         "COMMANDS = {'status': 'dispatcher.cli.status'}\ndef main():\n    import dispatcher.pod\n"
     ),
     "dispatcher/cli/status.py": (
-        "from typing import TYPE_CHECKING\nfrom dispatcher.report.tables import f\n"
+        "from typing import TYPE_CHECKING\nfrom dispatcher.query.tables import f\n"
         "if TYPE_CHECKING:\n    from dispatcher.outlets.pbs import X\n"
     ),
     "dispatcher/web/__init__.py": "",
@@ -41,7 +41,7 @@ FILES = {
     "tests/fleet.py": "MAIN = 'from dispatcher.cli.main import main'\n",
     "tests/beds/slurm.py": "NAME = 'slurm'\n",
     "tests/beds/fixtures.py": "from .slurm import SlurmBed\n",
-    "tests/report/test_tables.py": "from dispatcher.report import tables\n",
+    "tests/query/test_tables.py": "from dispatcher.query import tables\n",
     "tests/cli/test_status.py": "def test(fleet): fleet.run('status', '--json')\n",
     "tests/pod/test_claiming.py": "def test(fleet): fleet.start()\n",
     "tests/outlets/test_contract.py": "def test(start_slurm): pass\nKINDS = ['slurm', 'pbs']\n",
@@ -73,8 +73,8 @@ def concerned_by(sources: Sources, *changed: str) -> set[str]:
 
 def test_an_import_inside_a_function_concerns_those_that_name_the_function(sources: Sources) -> None:
     assert concerned_by(sources, "dispatcher/base.py") == {"tests/cli/test_status.py"}
-    both = {"tests/report/test_tables.py", "tests/cli/test_status.py"}
-    assert concerned_by(sources, "dispatcher/report/tables.py") == both
+    both = {"tests/query/test_tables.py", "tests/cli/test_status.py"}
+    assert concerned_by(sources, "dispatcher/query/tables.py") == both
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_an_import_inside_a_function_concerns_those_that_name_the_function(sourc
     ids=["another", "a method", "an inherited name", "decorated", "at once"],
 )
 def test_the_ways_to_call_a_function(tmp_path: Path, function: str) -> None:
-    changed = {**FILES, "dispatcher/report/tables.py": function}
+    changed = {**FILES, "dispatcher/query/tables.py": function}
     assert "tests/cli/test_status.py" in concerned_by(sources_in(tmp_path, changed), "dispatcher/base.py")
 
 
 def test_a_file_that_is_given_an_object_imports_its_class_for_types(tmp_path: Path) -> None:
     changed = {
         **FILES,
-        "dispatcher/report/tables.py": "class C:\n    def f(self):\n        import dispatcher.base\n",
+        "dispatcher/query/tables.py": "class C:\n    def f(self):\n        import dispatcher.base\n",
         "dispatcher/user.py": (
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dispatcher.report.tables import C\n"
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from dispatcher.query.tables import C\n"
             "def g(c: C):\n    c.f()\n"
         ),
         "tests/test_user.py": "from dispatcher.user import g\n",
@@ -158,7 +158,7 @@ def test_the_reasons_are_told(sources: Sources) -> None:
     assert lines == [
         "changed: dispatcher/base.py",
         "1 modules depend on it: cli/status",
-        "tests/cli/test_status.py: cli/status <- report/tables:f <- base",
+        "tests/cli/test_status.py: cli/status <- query/tables:f <- base",
         "slow tests and beds too in 0 of these files; the others' are left to scripts/test",
     ]
     assert list(describe(Selection([]), sources)) == ["changed: nothing"]
@@ -174,8 +174,8 @@ def checkout() -> Sources:
     [
         ("dispatcher/web/static/views.css", "tests/web/test_columns.py"),
         ("dispatcher/web/app.py", "tests/browser/test_first_screen.py"),
-        ("dispatcher/report/usage/reading.py", "tests/report/usage/test_usage_command.py"),
-        ("dispatcher/report/pace.py", "tests/cli/test_status_command.py"),
+        ("dispatcher/query/usage/reading.py", "tests/query/usage/test_usage_command.py"),
+        ("dispatcher/query/pace.py", "tests/cli/test_status_command.py"),
         ("dispatcher/outlets/pbs/scheduler.py", "tests/outlets/test_contract.py"),
         ("dispatcher/outlets/slurm/scheduler.py", "tests/pod/test_moves_on_slurm.py"),
         ("dispatcher/run_state/store.py", "tests/pod/test_claiming.py"),

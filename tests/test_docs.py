@@ -72,7 +72,7 @@ NOT_RUN = {
     "README.md": {"elsewhere": 2, "installs": 3, "another host": 2},
     # tests/cli/test_large_matrix.py
     "docs/commands.md": {"elsewhere": 2},
-    # tests/report/test_export.py
+    # tests/query/test_export.py
     "docs/analysis.md": {"elsewhere": 1},
     "docs/jax.md": {"elsewhere": 3},
     "docs/measurements.md": {"elsewhere": 1},

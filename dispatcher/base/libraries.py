@@ -14,7 +14,7 @@ EXTRA_OF: Final = {
     "click": "", "filelock": "", "jinja2": "", "msgspec": "", "portalocker": "", "psutil": "", "pynvml": "",
     "tabulate": "", "yaml": "",
     "anyio": "web", "h11": "web", "starlette": "web", "uvicorn": "web",
-    "flax": "jax", "jax": "jax", "obstore": "jax", "optax": "jax", "orbax": "jax", "xxhash": "jax",
+    "flax": "jax", "httpx": "jax", "jax": "jax", "obstore": "jax", "optax": "jax", "orbax": "jax", "xxhash": "jax",
     "optuna": "tune", "scipy": "tune",
 }  # fmt: skip
 

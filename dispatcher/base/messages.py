@@ -1,7 +1,8 @@
-"""Wording that the messages of all packages share: counts, lists of faults, and text that is not UTF-8."""
+"""Wording that the messages of all packages share: counts, numbers, lists of faults, and text that is not UTF-8."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 
@@ -53,3 +54,10 @@ def bytes_text(size: int) -> str:
             return f"{number:.1f} {unit}" if unit != "B" and number < 10 else f"{number:.0f} {unit}"
         number /= 1024
     return f"{number:.1f} TiB"
+
+
+def number_text(value: float) -> str:
+    """A number with four significant digits."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.0f}" if 1e4 <= abs(value) < 1e15 else f"{value:.4g}"

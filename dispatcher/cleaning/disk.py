@@ -13,7 +13,7 @@ from dispatcher.base.values import is_name
 from dispatcher.cleaning import tree
 from dispatcher.cleaning.attempts import KEPT
 from dispatcher.cleaning.tree import Links, Size
-from dispatcher.report.snapshot import Snapshot
+from dispatcher.query.snapshot import Snapshot
 from dispatcher.workspace import Layout
 
 # What the content of an attempt is, by the names that are directly in its directory.

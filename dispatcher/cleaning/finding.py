@@ -15,8 +15,8 @@ from dispatcher.config import Config
 from dispatcher.errors import TemplateError
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
-from dispatcher.report.selection import is_glob, select
-from dispatcher.report.snapshot import Snapshot
+from dispatcher.query.selection import is_glob, select
+from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state import journal
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import ENDED, IN_FLIGHT, Record

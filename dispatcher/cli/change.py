@@ -34,7 +34,7 @@ from dispatcher.run_state.states import MARKABLE, Record, State
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.changes import Changes, Plan
+    from dispatcher.query.changes import Changes, Plan
 
 
 _NONE_CHANGED: Final = (
@@ -183,7 +183,7 @@ def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     cancel.
     """
     from dispatcher.api import refuse_in_flight
-    from dispatcher.report.selection import select
+    from dispatcher.query.selection import select
 
     workspace = open_workspace()
     snapshot = workspace.snapshot()
@@ -275,7 +275,7 @@ def _already(plan: Plan) -> str:
 
 
 def _note_without_pods(workspace: Workspace, outcome: Changes) -> None:
-    from dispatcher.report.changes import STOP_REQUESTED
+    from dispatcher.query.changes import STOP_REQUESTED
 
     asked = [job for job, done in outcome.changed.items() if done.startswith(STOP_REQUESTED)]
     if asked and not any(pod.is_alive for pod in workspace.pods()):

@@ -15,10 +15,10 @@ from dispatcher.base.messages import bytes_text, counted, first_names
 from dispatcher.base.times import ago
 from dispatcher.cli.common import WholeNumber, jobs_argument, json_option, layout, open_workspace, where_option
 from dispatcher.cli.disk import Progress
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace

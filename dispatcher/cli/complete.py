@@ -52,7 +52,7 @@ def complete_words(words: Sequence[str]) -> Complete:
 
 @_completion
 def complete_jobs(workspace: Workspace, incomplete: str) -> Iterable[str]:
-    from dispatcher.report.known_words import job_ids
+    from dispatcher.query.known_words import job_ids
 
     return (job for job in job_ids(workspace.config) if job.startswith(incomplete))
 
@@ -61,7 +61,7 @@ def complete_jobs(workspace: Workspace, incomplete: str) -> Iterable[str]:
 def complete_where(workspace: Workspace, incomplete: str) -> Iterable[str]:
     """First the key, then the values of that key, also the second of `lang=greek,hindi`."""
     from dispatcher.matrix.condition import last_glob, literal
-    from dispatcher.report.known_words import keys, values
+    from dispatcher.query.known_words import keys, values
 
     key, equals, pattern = incomplete.partition("=")
     if not equals:
@@ -74,7 +74,7 @@ def complete_where(workspace: Workspace, incomplete: str) -> Iterable[str]:
 
 @_list_of
 def complete_keys(config: Config) -> Iterable[str]:
-    from dispatcher.report.known_words import keys
+    from dispatcher.query.known_words import keys
 
     # States are the columns already.
     return (key for key in keys(config) if key != "state")
@@ -82,21 +82,21 @@ def complete_keys(config: Config) -> Iterable[str]:
 
 @_list_of
 def complete_methods(config: Config) -> Iterable[str]:
-    from dispatcher.report.known_words import values
+    from dispatcher.query.known_words import values
 
     return values(config, "method")
 
 
 @_list_of
 def complete_users(config: Config) -> Iterable[str]:
-    from dispatcher.report.known_words import users
+    from dispatcher.query.known_words import users
 
     return users(config)
 
 
 @_completion
 def complete_result_key(workspace: Workspace, incomplete: str) -> Iterable[str]:
-    from dispatcher.report.known_words import result_keys
+    from dispatcher.query.known_words import result_keys
 
     return _listed(result_keys(workspace.config), incomplete)
 
@@ -104,7 +104,7 @@ def complete_result_key(workspace: Workspace, incomplete: str) -> Iterable[str]:
 @_completion
 def complete_sort_key(workspace: Workspace, incomplete: str) -> Iterable[str]:
     """Keys of entries and of results; after a `-` too."""
-    from dispatcher.report.known_words import keys, result_keys
+    from dispatcher.query.known_words import keys, result_keys
 
     config = workspace.config
     words = dict.fromkeys(["job_id", *keys(config), *result_keys(config)])
@@ -121,7 +121,7 @@ def complete_pods(workspace: Workspace, incomplete: str) -> Iterable[str]:
 @_completion
 def complete_scopes(workspace: Workspace, incomplete: str) -> Iterable[str]:
     """Methods and hosts, which can be paused."""
-    from dispatcher.report.known_words import values
+    from dispatcher.query.known_words import values
 
     hosts = (f"host:{pod.info.host}" for pod in workspace.pods())
     scopes = dict.fromkeys([*values(workspace.config, "method"), *hosts])

@@ -10,13 +10,13 @@ import msgspec
 
 from dispatcher.cli.common import json_option, open_workspace
 from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_json, print_rows, print_text
 from dispatcher.errors import DispatcherError, StateError, UsageError
-from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.differences import Difference, Row, Side
+    from dispatcher.query.differences import Difference, Row, Side
 
 _NARROWING: Final = Narrowing(shrink=("a", "b", "what"), keep=("what",))
 # As diff exits.
@@ -33,7 +33,7 @@ def diff(one: str, other: str, as_json: bool) -> int:
     Without a number, the last attempt counts. Only what differs is printed: parameters, code, packages, environment,
     results. Exits with 0 if nothing differs and everything is known, with 1 if not, and with 2 on errors.
     """
-    from dispatcher.report.differences import difference
+    from dispatcher.query.differences import difference
 
     try:
         workspace = open_workspace()
@@ -51,8 +51,8 @@ def diff(one: str, other: str, as_json: bool) -> int:
 
 def _side(workspace: Workspace, word: str) -> Side:
     """The attempt that `JOB` or `JOB:ATTEMPT` means. Raises UsageError and StateError."""
-    from dispatcher.report.differences import Side
-    from dispatcher.report.selection import select
+    from dispatcher.query.differences import Side
+    from dispatcher.query.selection import select
 
     name, colon, number = word.partition(":")
     if colon and not (number.isascii() and number.isdecimal() and int(number)):
@@ -111,6 +111,6 @@ def _section(title: str, rows: Iterable[Row], *, always: bool = False) -> None:
 
 
 def _shown(a: Any, b: Any) -> dict[str, str]:
-    from dispatcher.report.differences import shown
+    from dispatcher.query.differences import shown
 
     return {"a": shown(a), "b": shown(b)}

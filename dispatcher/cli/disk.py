@@ -20,7 +20,7 @@ _TELL_S: Final = 0.5
 def show_disk(workspace: Workspace, by: tuple[str, ...], style: str) -> None:
     """Print the bytes of the workspace, or those of its attempts by these keys, in this format."""
     from dispatcher.cleaning.disk import OF_ATTEMPTS, Disk, rows
-    from dispatcher.report.selection import check_keys
+    from dispatcher.query.selection import check_keys
 
     snapshot = workspace.snapshot()
     check_keys(snapshot, by)

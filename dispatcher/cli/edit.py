@@ -43,7 +43,7 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
         cleared = workspace.clear_refused(jobs)
         click.echo(f"{counted(len(cleared), 'refused hand edit')} cleared")
         return
-    from dispatcher.report.selection import parse_states, select
+    from dispatcher.query.selection import parse_states, select
     from dispatcher.run_state import status_file
 
     editor = _editor()

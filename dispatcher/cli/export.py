@@ -14,7 +14,7 @@ from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.export.runs import Run
+    from dispatcher.query.export.runs import Run
 
 
 class _Export(Protocol):
@@ -43,7 +43,7 @@ def tensorboard(directory: str, where: Where, states: tuple[str, ...], as_json: 
     There is a directory for each job in DIRECTORY; `tensorboard --logdir DIRECTORY` shows them.
     """
     from dispatcher.outlets.batch.identity import workspace_id
-    from dispatcher.report.export.tensorboard import TensorBoardExport
+    from dispatcher.query.export.tensorboard import TensorBoardExport
 
     workspace = open_workspace()
     target = TensorBoardExport(directory, workspace_id(workspace.layout))
@@ -65,7 +65,7 @@ def wandb(project: str, directory: str, where: Where, states: tuple[str, ...], a
     With WANDB_MODE=offline they are written into files, which `wandb sync` uploads.
     """
     from dispatcher.outlets.batch.identity import workspace_id
-    from dispatcher.report.export.wandb import WandbExport
+    from dispatcher.query.export.wandb import WandbExport
 
     workspace = open_workspace()
     target = WandbExport(project, directory, workspace_id(workspace.layout))
@@ -77,7 +77,7 @@ def wandb(project: str, directory: str, where: Where, states: tuple[str, ...], a
 def _export(
     workspace: Workspace, target: _Export, where: Where, states: tuple[str, ...], into: str, *, as_json: bool
 ) -> None:
-    from dispatcher.report.export.runs import runs_of
+    from dispatcher.query.export.runs import runs_of
 
     found = workspace.results(states=states, where=where, every_job=True)
     runs = runs_of(workspace.layout, workspace.records(), found)

@@ -25,10 +25,10 @@ from dispatcher.cli.common import (
     where_option,
 )
 from dispatcher.cli.complete import complete_words
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
-from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.status_file import TIMES
 
@@ -113,7 +113,7 @@ class _Names:
     """The jobs that were named, and which of the names a job was found for. No names are all jobs."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        from dispatcher.report.selection import is_glob
+        from dispatcher.query.selection import is_glob
 
         self._exact = {name for name in names if not is_glob(name)}
         self._globs = [name for name in names if is_glob(name)]
@@ -142,7 +142,7 @@ class _Names:
         """UsageError for a name that is neither in the history nor in the workspace."""
         missing = sorted({*self._exact, *self._globs} - self._found)
         if missing:
-            from dispatcher.report.selection import select
+            from dispatcher.query.selection import select
 
             select(workspace.snapshot(), missing)
 
@@ -174,7 +174,7 @@ class _Authors:
 def _chosen(
     workspace: Workspace, names: _Names, where: Where, since: str, events: frozenset[Event], authors: _Authors
 ) -> Iterator[Line]:
-    from dispatcher.report.selection import select
+    from dispatcher.query.selection import select
     from dispatcher.run_state import journal
 
     chosen = set(select(workspace.snapshot(), where=where)) if where else None
@@ -227,7 +227,7 @@ def _row(line: Line, clock: Clock) -> dict[str, Any]:
 
 def _changes(line: Line, clock: Callable[[str], str]) -> Iterable[str]:
     """What the line has set, and what else it carries."""
-    from dispatcher.report.selection import cell_text
+    from dispatcher.query.selection import cell_text
 
     known = {key: value for key, value in line.set.items() if value is not None and key not in _UNSHOWN}
     if line.event in _TELL_STATE:

@@ -24,7 +24,7 @@ from dispatcher.run_state.states import State
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.snapshot import Snapshot
+    from dispatcher.query.snapshot import Snapshot
     from dispatcher.workspace import AttemptPaths
 
 _NOTHING: Final = 1
@@ -82,7 +82,7 @@ def logs(
     Several jobs have headings, and with -f each line begins with its job. The exit code is 1 when there is no log of
     any of them.
     """
-    from dispatcher.report.selection import is_glob, parse_states, select
+    from dispatcher.query.selection import is_glob, parse_states, select
 
     if not (jobs or states or where):
         raise UsageError("name the jobs: ids, globs such as 'fft_*', --state or --where key=value")

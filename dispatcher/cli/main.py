@@ -377,7 +377,7 @@ def _leave_failed_files(error: OSError) -> int:
 
 
 def _complain(message: str) -> None:
-    from dispatcher.report.terminal import one_line
+    from dispatcher.base.terminal import one_line
 
     # Names and values in files, which are quoted, may hold what a terminal would obey.
     click.echo("\n".join(map(one_line, f"dispatcher: {message}".split("\n"))), err=True)

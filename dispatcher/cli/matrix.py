@@ -14,9 +14,11 @@ import click
 
 from dispatcher import contract
 from dispatcher.base.messages import counted
+from dispatcher.base.terminal import one_line
 from dispatcher.base.users import user_name
 from dispatcher.base.values import text_of
 from dispatcher.cli.common import json_option, layout, where_option
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.manifest_target import refuse_other_files
 from dispatcher.cli.printing import print_json, print_rows
 from dispatcher.cli.tune import trials, tune
@@ -26,8 +28,6 @@ from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.limits import Limits
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
-from dispatcher.report.columns import Narrowing
-from dispatcher.report.terminal import one_line
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _check_manifest(config: Config, path: Path, submitted: tuple[Entry, ...], fi
 def show(manifest: Path | None, where: Where, as_json: bool) -> None:
     """Show the jobs of MANIFEST with the parameters in which they differ."""
     config = load_config(layout())
-    from dispatcher.report.selection import check_users
+    from dispatcher.query.selection import check_users
 
     loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     check_users(where, lambda: {entry.user for entry in loaded.entries.values() if entry.user is not None})

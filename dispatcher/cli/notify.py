@@ -10,9 +10,9 @@ import click
 from dispatcher.base.messages import counted
 from dispatcher.base.times import Clock
 from dispatcher.cli.common import json_option, open_workspace, utc_option
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import print_json, print_rows
 from dispatcher.errors import UsageError
-from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -30,7 +30,7 @@ def outlets(context: click.Context, hosts_file: Path | None, timeout_s: float, a
         return
     from dispatcher.config import load_config
     from dispatcher.outlets.solver.survey import ask_hosts
-    from dispatcher.report.outlets import free_text, limits_text, outlet_rows
+    from dispatcher.query.outlets import free_text, limits_text, outlet_rows
 
     config = load_config(layout(), hosts_file)
     workspace = open_workspace()

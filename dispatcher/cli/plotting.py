@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from dispatcher.cli.printing import note
 from dispatcher.errors import UsageError
-from dispatcher.report.plots.canvas import check_path
+from dispatcher.query.plots.canvas import check_path
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.results.rows import Results
+    from dispatcher.query.results.rows import Results
 
 
 def plot(
@@ -41,8 +41,8 @@ def plot(
 def _table(
     found: Results, path: str, kind: str, keys: tuple[Sequence[str], Sequence[str]], values: Sequence[str]
 ) -> tuple[int, int]:
-    from dispatcher.report.plots.tables import draw_bars, draw_heatmap
-    from dispatcher.report.results.pivot import cells, finite_number
+    from dispatcher.query.plots.tables import draw_bars, draw_heatmap
+    from dispatcher.query.results.pivot import cells, finite_number
 
     rows, cols = keys
     placed = found.placed([*rows, *cols])
@@ -54,9 +54,9 @@ def _table(
 
 
 def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str], metric: str) -> tuple[int, int]:
-    from dispatcher.report.plots.curves import draw_curves
-    from dispatcher.report.plots.mean_curves import mean_curves
-    from dispatcher.report.results.pivot import check_key, group_keys
+    from dispatcher.query.plots.curves import draw_curves
+    from dispatcher.query.plots.mean_curves import mean_curves
+    from dispatcher.query.results.pivot import check_key, group_keys
 
     for key in keys:
         check_key(found, key)

@@ -12,13 +12,13 @@ from dispatcher.base.messages import counted
 from dispatcher.base.times import ago, duration_text, parse_time
 from dispatcher.cli.common import interval_option, json_option, open_workspace
 from dispatcher.cli.complete import complete_paused, complete_pods, complete_scopes
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import print_json, table_text, terminal_width
 from dispatcher.cli.time_limit import timeout_option
-from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.report.snapshot import PodStatus, Snapshot
+    from dispatcher.query.snapshot import PodStatus, Snapshot
 
 _GPU_SIZE: Final = re.compile(r"[ -]\d+ ?GB.*")
 _POD_NARROWING: Final = Narrowing(shrink=("user", "host", "methods", "pod"), drop=("user", "pid", "up"), keep=("pod",))
@@ -52,8 +52,8 @@ def _watch(workspace: Workspace, interval_s: float, *, shows_all: bool, as_json:
 
 
 def _text(workspace: Workspace, *, shows_all: bool, as_json: bool) -> str:
-    from dispatcher.report.pods import pod_row
-    from dispatcher.report.tables import json_text
+    from dispatcher.cli.tables import json_text
+    from dispatcher.query.pods import pod_row
 
     snapshot = workspace.snapshot()
     if as_json:
@@ -65,7 +65,7 @@ def _text(workspace: Workspace, *, shows_all: bool, as_json: bool) -> str:
 
 
 def _slots(workspace: Workspace, pod: PodStatus, snapshot: Snapshot) -> list[dict[str, Any]]:
-    from dispatcher.report.pods import gpu_hours, slot_rows
+    from dispatcher.query.pods import gpu_hours, slot_rows
 
     return slot_rows(pod, snapshot, gpu_hours(workspace.layout, pod, snapshot.now_s))
 
@@ -76,7 +76,7 @@ def _shown(snapshot: Snapshot, *, shows_all: bool) -> list[PodStatus]:
 
 def _lines(workspace: Workspace, snapshot: Snapshot, *, shows_all: bool) -> tuple[list[str], list[str]]:
     """The pods; their slots and what they note."""
-    from dispatcher.report.pods import pod_row
+    from dispatcher.query.pods import pod_row
 
     shown = _shown(snapshot, shows_all=shows_all)
     rows = [_shown_pod(pod_row(pod, snapshot.now_s), snapshot.now_s) for pod in shown]
@@ -161,7 +161,7 @@ def _gpu(name: str) -> str:
 
 
 def _notes(shown: Sequence[PodStatus]) -> list[str]:
-    from dispatcher.report.terminal import indented, one_line
+    from dispatcher.base.terminal import indented, one_line
 
     notes = [one_line(f"{pod.info.pod}: {line}") for pod in shown if pod.state != "ended" for line in pod.info.notes]
     return indented(notes, terminal_width(), rest="  ")

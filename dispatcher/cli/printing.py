@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 if TYPE_CHECKING:
-    from dispatcher.report.columns import Narrowing
-    from dispatcher.report.tables import Rows
+    from dispatcher.cli.fitting import Narrowing
+    from dispatcher.cli.tables import Rows
 
 _COLOURS: Final = {
     "running": "cyan",
@@ -71,8 +71,8 @@ def table_text(
     numbers: Collection[str] = (),
 ) -> str:
     """Rows as a table for stdout: a plain one has colour and fits where that is a terminal; see `tables.render`."""
-    from dispatcher.report.columns import Narrowing
-    from dispatcher.report.tables import render
+    from dispatcher.cli.fitting import Narrowing
+    from dispatcher.cli.tables import render
 
     colour = coloured if style == "plain" and wants_colour() else None
     return render(
@@ -107,8 +107,8 @@ def print_rows(
 
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Print names and values, one per line; long values continue below. None is left out."""
-    from dispatcher.report.selection import cell_text
-    from dispatcher.report.terminal import indented, one_line, width_of
+    from dispatcher.base.terminal import indented, one_line, width_of
+    from dispatcher.query.selection import cell_text
 
     named = [(one_line(name), value) for name, value in facts.items()]
     room = max((width_of(name) for name, _ in named), default=0) + 2
@@ -121,22 +121,22 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 def print_text(text: str) -> None:
     """Print a line of text; one that is longer than the terminal continues below, indented."""
-    from dispatcher.report.terminal import indented, one_line
+    from dispatcher.base.terminal import indented, one_line
 
     click.echo("\n".join(indented([one_line(text)], terminal_width(), rest="  ")))
 
 
 def draw_line(data: bytes) -> None:
     """Show a line that is not finished on the terminal that stdout is, in place of the one before."""
+    from dispatcher.base.terminal import clip, one_line
     from dispatcher.cli.streams import draw
-    from dispatcher.report.terminal import clip, one_line
 
     text = one_line(click.unstyle(data.decode(errors="replace")).expandtabs())
     draw(f"\r\x1b[K{clip(text, (terminal_width() or 80) - 1)}")
 
 
 def print_json(value: Any) -> None:
-    from dispatcher.report.tables import json_text
+    from dispatcher.cli.tables import json_text
 
     click.echo(json_text(value))
 
@@ -150,7 +150,7 @@ def note(text: str) -> None:
 
 def note_lines(texts: Iterable[str], width: int | None) -> list[str]:
     """Notes in lines of at most `width` columns (None: any)."""
-    from dispatcher.report.terminal import indented, one_line
+    from dispatcher.base.terminal import indented, one_line
 
     lines = []
     for text in texts:

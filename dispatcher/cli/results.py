@@ -20,14 +20,14 @@ from dispatcher.cli.common import (
     where_option,
 )
 from dispatcher.cli.complete import complete_keys, complete_result_key, complete_sort_key, complete_words
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_rows, print_text
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.report.columns import Narrowing
-from dispatcher.report.inputs import RUN_AGAIN
+from dispatcher.query.inputs import RUN_AGAIN
 
 if TYPE_CHECKING:
-    from dispatcher.report.results.rows import Results
+    from dispatcher.query.results.rows import Results
 
 _AGGREGATES: Final = ("mean", "std", "mean+-std", "median", "min", "max", "sum", "best", "n")
 _FOR_PROGRAMS: Final = ("csv", "json")
@@ -194,7 +194,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     def first(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows that are asked for, in their order."""
-        from dispatcher.report.results.sorting import sort_rows
+        from dispatcher.query.results.sorting import sort_rows
 
         columns = {name for row in rows for name in row}
         keys = split_names(self.sort, columns | {f"-{name}" for name in columns})
@@ -205,7 +205,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _show_table(found: Results, asked: _Asked) -> None:
-    from dispatcher.report.results.pivot import Spread, expanded, pivot, without_value
+    from dispatcher.query.results.pivot import Spread, expanded, pivot, without_value
 
     rows = asked.by or asked.rows
     placed = found.placed([*rows, *asked.cols])

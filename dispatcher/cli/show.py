@@ -11,16 +11,16 @@ import click
 from dispatcher.base.times import duration_text, parse_time
 from dispatcher.cli.common import WholeNumber, json_option, open_workspace, utc_option
 from dispatcher.cli.complete import complete_jobs
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_facts, print_json, print_rows, print_text
 from dispatcher.errors import StateError
 from dispatcher.matrix.entry import OWNER
-from dispatcher.report.columns import Narrowing
 from dispatcher.run_state.states import IN_FLIGHT
 from dispatcher.run_state.status_file import TIMES
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
-    from dispatcher.report.snapshot import Snapshot
+    from dispatcher.query.snapshot import Snapshot
 
 
 # Told above the parameters.
@@ -41,10 +41,10 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
     notices that name it. If the manifest differs from what the job ran with, both are shown.
     """
     from dispatcher.cli.notify import print_notices
-    from dispatcher.report.notices import rows_that_name
-    from dispatcher.report.overview import job_row
-    from dispatcher.report.provenance import provenance_facts
-    from dispatcher.report.selection import select
+    from dispatcher.query.job_columns import job_row
+    from dispatcher.query.notices import rows_that_name
+    from dispatcher.query.provenance import provenance_facts
+    from dispatcher.query.selection import select
 
     workspace = open_workspace()
     snapshot = workspace.snapshot()
@@ -107,8 +107,8 @@ def _attempt(job: str, attempts: Sequence[Mapping[str, Any]], asked: int | None)
 
 
 def _print_code(layout: Layout, job: str, attempt: int) -> None:
-    from dispatcher.report.provenance import code_of
-    from dispatcher.report.terminal import one_line
+    from dispatcher.base.terminal import one_line
+    from dispatcher.query.provenance import code_of
 
     if not attempt:
         raise StateError(f"{job} has not run yet: it is not known what it will run from")
@@ -152,7 +152,7 @@ def _reason(snapshot: Snapshot, job: str, row: Mapping[str, Any]) -> str:
 
 def _changes(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
     """The keys in which the last attempt differs from the manifest."""
-    from dispatcher.report.ran import differences
+    from dispatcher.query.ran import differences
 
     listed, ran = snapshot.entries.get(job), snapshot.last_ran(job)
     return differences(ran, listed) if ran is not None and listed is not None else []
@@ -160,7 +160,7 @@ def _changes(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
 
 def _source(snapshot: Snapshot, job: str) -> str:
     """The source of the values that are shown."""
-    from dispatcher.report.ran import is_unknown, last_counts
+    from dispatcher.query.ran import is_unknown, last_counts
 
     record = snapshot.records[job]
     if is_unknown(record) and not last_counts(record):
@@ -177,10 +177,10 @@ def _source(snapshot: Snapshot, job: str) -> str:
 
 
 def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    from dispatcher.report.attempts import run_facts
-    from dispatcher.report.external import external_text
-    from dispatcher.report.inputs import newer_text
-    from dispatcher.report.overview import job_row
+    from dispatcher.query.attempts import run_facts
+    from dispatcher.query.external import external_text
+    from dispatcher.query.inputs import newer_text
+    from dispatcher.query.job_columns import job_row
     from dispatcher.run_state.progress import progress_text
 
     row = job_row(snapshot, job)
@@ -217,7 +217,7 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
 
 
 def _why(snapshot: Snapshot, job: str) -> str | None:
-    from dispatcher.report.waiting import reasons
+    from dispatcher.query.waiting import reasons
     from dispatcher.run_state.states import State
 
     return reasons(snapshot).why(job).text if snapshot.records[job].state is State.QUEUED else None

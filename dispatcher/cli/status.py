@@ -23,7 +23,7 @@ from dispatcher.matrix.condition import Where
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
     from dispatcher.cli.watch import Frame
-    from dispatcher.report.snapshot import Snapshot
+    from dispatcher.query.snapshot import Snapshot
 
 
 class Request:
@@ -108,7 +108,7 @@ def _restore(workspace: Workspace) -> None:
 
 def _snapshots(workspace: Workspace, request: Request) -> tuple[Snapshot, Snapshot]:
     """The jobs that were asked for, and all jobs."""
-    from dispatcher.report.selection import parse_states, select
+    from dispatcher.query.selection import parse_states, select
 
     everything = workspace.snapshot()
     if request.style not in ("json", "csv"):
@@ -121,7 +121,8 @@ def _snapshots(workspace: Workspace, request: Request) -> tuple[Snapshot, Snapsh
 
 def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
     """The text to print and the notices."""
-    from dispatcher.report.overview import job_rows, notices
+    from dispatcher.query.job_columns import job_rows
+    from dispatcher.query.overview import notices
 
     snapshot, everything = _snapshots(workspace, request)
     if request.style == "json" and not request.by:
@@ -147,10 +148,10 @@ def _whole_text(workspace: Workspace, request: Request) -> str:
 
 def _frame(workspace: Workspace, request: Request) -> Frame:
     """The screen of `--watch`: numbers and the clock stay, the rest scrolls."""
+    from dispatcher.base.terminal import one_line
     from dispatcher.base.times import Clock
     from dispatcher.cli.watch import Frame
-    from dispatcher.report.overview import notices
-    from dispatcher.report.terminal import one_line
+    from dispatcher.query.overview import notices
 
     snapshot, everything = _snapshots(workspace, request)
     header, body = _lines(snapshot, everything, request)
@@ -178,9 +179,9 @@ def _lines(
 
 
 def _pivot(snapshot: Snapshot, request: Request) -> str:
-    from dispatcher.report.columns import Narrowing
-    from dispatcher.report.pivot import states_by
-    from dispatcher.report.selection import check_keys
+    from dispatcher.cli.fitting import Narrowing
+    from dispatcher.query.pivot import states_by
+    from dispatcher.query.selection import check_keys
 
     if "state" in request.by:
         raise UsageError("--by state: states are the columns already; use keys of the jobs, such as lang,method")
@@ -193,15 +194,17 @@ def _pivot(snapshot: Snapshot, request: Request) -> str:
 
 def _job_table(snapshot: Snapshot, everything: Snapshot, style: str) -> str:
     """One row for each job, with the columns that have something to tell."""
-    from dispatcher.report.overview import CHOSEN_COLUMNS, NARROWING, job_rows, shown_job, used_columns
+    from dispatcher.cli.status_text import OF_JOBS
+    from dispatcher.query.job_columns import text_rows, used_columns
 
-    rows = [shown_job(snapshot, row) for row in job_rows(snapshot, everything)]
-    return table_text(rows, style, used_columns(CHOSEN_COLUMNS, rows), narrowing=NARROWING)
+    rows = text_rows(snapshot, everything)
+    return table_text(rows, style, used_columns(rows), narrowing=OF_JOBS)
 
 
 def _json(snapshot: Snapshot, everything: Snapshot) -> str:
-    from dispatcher.report.overview import job_rows, overview
-    from dispatcher.report.tables import json_text
+    from dispatcher.cli.tables import json_text
+    from dispatcher.query.job_columns import job_rows
+    from dispatcher.query.overview import overview
 
     seen = overview(snapshot, everything)
     document: dict[str, Any] = {

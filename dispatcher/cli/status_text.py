@@ -10,17 +10,17 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.base.terminal import clip, indented, one_line, width_of
 from dispatcher.base.times import ago, duration_text, parse_time
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import coloured, table_text, terminal_width, wants_colour
-from dispatcher.report.columns import Narrowing
-from dispatcher.report.failures import failures
-from dispatcher.report.terminal import clip, indented, one_line, width_of
+from dispatcher.query.failures import failures
 
 if TYPE_CHECKING:
-    from dispatcher.report.failures import Failure
-    from dispatcher.report.pace import Pace
-    from dispatcher.report.snapshot import Snapshot
-    from dispatcher.report.waiting import Wait
+    from dispatcher.query.failures import Failure
+    from dispatcher.query.pace import Pace
+    from dispatcher.query.snapshot import Snapshot
+    from dispatcher.query.waiting import Wait
 
 # So many causes, reasons and running jobs are listed, where the terminal has no room for more.
 _CAUSES: Final = 5
@@ -28,6 +28,12 @@ _REASONS: Final = 6
 _RUNNING: Final = 2
 _HOUR_S: Final = 3600
 _PLAIN_STATES: Final = ("running", "submitted")
+# How tables of jobs become narrower.
+OF_JOBS: Final = Narrowing(
+    shrink=("user", "where", "progress", "reason", "error", "why", "job"),
+    drop=("attempt", "elapsed", "user", "where"),
+    keep=("job",),
+)
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -64,8 +70,8 @@ class Screen:
     """What `dispatcher status` shows of a snapshot of all jobs, for a terminal of this width (None: no limit)."""
 
     def __init__(self, snapshot: Snapshot, width: int | None) -> None:
-        from dispatcher.report.pace import pace
-        from dispatcher.report.waiting import waits
+        from dispatcher.query.pace import pace
+        from dispatcher.query.waiting import waits
 
         self._snapshot = snapshot
         self._width = width
@@ -113,7 +119,7 @@ def _shown(tables: Sequence[Table], limits: Sequence[int]) -> list[str]:
 
 def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
     """`1200 jobs: queued 443, running 30`."""
-    from dispatcher.report.pivot import count_states
+    from dispatcher.query.pivot import count_states
     from dispatcher.run_state.states import MARKABLE
 
     counts = {state: count for state, count in count_states(snapshot).items() if count}
@@ -232,18 +238,18 @@ def _waiting(waiting: Sequence[Wait], width: int | None) -> Table:
 
 
 def _running(snapshot: Snapshot) -> Table:
-    from dispatcher.report.overview import NARROWING, RUNNING_COLUMNS, job_row, shown_job, used_columns
+    from dispatcher.query.job_columns import Job, text_of_job, used_columns
 
     def more(rows: Sequence[dict[str, Any]]) -> str:
         return f"{len(rows)} more"
 
     needs_a_look = {*snapshot.stalled, *snapshot.gpu_idle}
     jobs = sorted(snapshot.in_flight(), key=lambda job: job not in needs_a_look)
-    rows = [shown_job(snapshot, job_row(snapshot, job)) for job in jobs]
-    columns = used_columns(RUNNING_COLUMNS, rows)
+    rows = [text_of_job(Job(snapshot, job)) for job in jobs]
+    columns = used_columns(rows, running=True)
     if all(row["state"] in _PLAIN_STATES for row in rows):
         columns.remove("state")
         for row in rows:
             if row["state"] == "submitted":
                 row["progress"] = ": ".join(filter(None, ("submitted", row["progress"])))
-    return Table(rows, columns, NARROWING, _RUNNING, more, "status --state running,submitted")
+    return Table(rows, columns, OF_JOBS, _RUNNING, more, "status --state running,submitted")

@@ -24,7 +24,7 @@ class PodLog:
         self._last_s = 0.0
 
     def __call__(self, line: str) -> None:
-        from dispatcher.report.terminal import one_line
+        from dispatcher.base.terminal import one_line
 
         now_s = time.time()
         stamp = Clock(self._last_s, self._utc)(now_s)
@@ -74,7 +74,7 @@ class CleanTerminal(io.RawIOBase):
         return self._file
 
     def write(self, data: Any, /) -> int:
-        from dispatcher.report.terminal import cleaned
+        from dispatcher.base.terminal import cleaned
 
         text, self._rest = cleaned(self._rest + self._decoder.decode(bytes(data)))
         self.obey(text)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dispatcher.api import Workspace
     from dispatcher.config import Config
-    from dispatcher.report.snapshot import Snapshot
+    from dispatcher.query.snapshot import Snapshot
 
 
 @click.command(cls=TakesCommand)
@@ -86,7 +86,7 @@ def poll(jobs: tuple[str, ...], hosts_file: Path | None, as_json: bool) -> None:
     """
     from dispatcher.cli.waiting import poll_once
     from dispatcher.config import load_config
-    from dispatcher.report.selection import select
+    from dispatcher.query.selection import select
 
     config = load_config(layout(), hosts_file)
     workspace = open_workspace()
@@ -132,7 +132,7 @@ def _submit_queued(
 
 def _queued(snapshot: Snapshot, names: tuple[str, ...], where: Where) -> list[str]:
     """The jobs to submit. Globs and --where select queued ones; UsageError for another that is named exactly."""
-    from dispatcher.report.selection import is_glob, select
+    from dispatcher.query.selection import is_glob, select
 
     if not names and not where:
         raise UsageError("name the jobs: ids, globs such as 'fft_*', or --where key=value; or a command after `--`")
@@ -154,7 +154,7 @@ def _manifests(config: Config, snapshot: Snapshot, jobs: list[str]) -> dict[str,
     """The manifest that lists each job: the default one, else any other of the workspace; None: it was submitted."""
     from dispatcher.errors import ManifestError
     from dispatcher.matrix.submitted import is_submitted
-    from dispatcher.report.manifests import ManifestCache
+    from dispatcher.query.manifests import ManifestCache
 
     entries = snapshot.entries
     submitted = [job for job in jobs if job in entries and is_submitted(entries[job])]

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.base.terminal import one_line
 from dispatcher.cli.common import confirm, format_option, open_workspace
 from dispatcher.cli.complete import complete_studies
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_rows
 from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import LockError, StaleViewError, StorageError, UsageError, nearest
-from dispatcher.report.columns import Narrowing
-from dispatcher.report.terminal import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -196,7 +196,7 @@ class _Progress:
         """Until the study is over; 0 if it has a best trial."""
         from dispatcher.cli.waiting import look_after
         from dispatcher.pod.waiting import SLOT
-        from dispatcher.report.ends import NextChange
+        from dispatcher.query.ends import NextChange
         from dispatcher.tuning.trials import Status
 
         next_tell_s, trouble = 0.0, ""
@@ -243,7 +243,7 @@ class _Progress:
         self._is_first = False
 
     def _line(self, one: TrialState, *, is_best: bool) -> str:
-        from dispatcher.report.tables import number_text
+        from dispatcher.base.messages import number_text
         from dispatcher.tuning.trials import Status
 
         halving = self._settings.halving

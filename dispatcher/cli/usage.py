@@ -11,13 +11,13 @@ import click
 from dispatcher.base.times import Clock, parse_since
 from dispatcher.base.values import BadValueError
 from dispatcher.cli.common import format_option, keys_option, open_workspace, utc_option, where_option
+from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_json, print_rows, print_text, terminal_width
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.report.columns import Narrowing
 
 if TYPE_CHECKING:
-    from dispatcher.report.usage.ledger import Usage
+    from dispatcher.query.usage.ledger import Usage
 
 _BY_DEFAULT: Final = ("method",)
 
@@ -43,7 +43,7 @@ def usage(by: tuple[str, ...], since: str, until: str | None, where: Where, disk
             raise UsageError("--disk shows the disk as it is now: leave --until and --where out")
         show_disk(open_workspace(), by, style)
         return
-    from dispatcher.report.usage import tables
+    from dispatcher.query.usage import tables
 
     clock = Clock(time.time(), utc)
     since_s = _moment("--since", since, clock)
@@ -78,7 +78,7 @@ def _moment(option: str, text: str, clock: Clock) -> float:
 
 
 def _show(account: Usage, clock: Clock, *, is_default: bool) -> None:
-    from dispatcher.report.usage import tables
+    from dispatcher.query.usage import tables
 
     print_text(tables.window_text(account, clock))
     click.echo()
@@ -97,9 +97,9 @@ def _show(account: Usage, clock: Clock, *, is_default: bool) -> None:
 
 def _fitting(account: Usage) -> list[dict[str, str]]:
     """The rows with a column for as many kinds of time as the terminal has room for."""
-    from dispatcher.report.tables import render
-    from dispatcher.report.terminal import width_of
-    from dispatcher.report.usage import tables
+    from dispatcher.base.terminal import width_of
+    from dispatcher.cli.tables import render
+    from dispatcher.query.usage import tables
 
     width = terminal_width()
     most = tables.kinds_in(account)

@@ -30,7 +30,7 @@ class WaitNotes:
     def tell(self, jobs: Collection[str], *, expected: str = "") -> None:
         """Say why those of the jobs wait that are not running, but for the reason `expected`, which is no news."""
         from dispatcher.pod.waiting import NO_POD
-        from dispatcher.report.waiting import reasons
+        from dispatcher.query.waiting import reasons
 
         snapshot = self._workspace.snapshot().for_people()
         why = reasons(snapshot)

@@ -18,7 +18,7 @@ from dispatcher.cli.wait_notes import START_A_POD, WaitNotes
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError
 from dispatcher.matrix.condition import Where
 from dispatcher.pod.waiting import SLOT
-from dispatcher.report.ends import Ends
+from dispatcher.query.ends import Ends
 from dispatcher.run_state.states import IN_FLIGHT, WAITING, Record, State
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def wait(jobs: tuple[str, ...], where: Where, as_json: bool) -> int:
     The exit status is the job's own, of several 0 if all are done, else 1. Ends at once when what is left cannot end
     unless a person does something: it is held, its method is paused, or no pod is alive that would notice the end.
     """
-    from dispatcher.report.selection import select
+    from dispatcher.query.selection import select
 
     workspace = open_workspace()
     chosen = select(workspace.snapshot(), jobs, where=where)

@@ -1,4 +1,4 @@
-"""The graph of needs, `{job_id: the ids it needs}`: its order, its cycles and its reverse. Pure functions.
+"""The graph of needs, `{job_id: the ids it needs}`: its cycles and its reverse. Pure functions.
 
 Needed ids that are not keys of the mapping (jobs of another manifest) are leaves.
 """
@@ -6,8 +6,6 @@ Needed ids that are not keys of the mapping (jobs of another manifest) are leave
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-
-from dispatcher.base.messages import shortened
 
 Needs = Mapping[str, Sequence[str]]
 
@@ -23,20 +21,7 @@ def dependents(needs: Needs) -> dict[str, list[str]]:
 
 def find_cycles(needs: Needs) -> list[list[str]]:
     """Cycles as paths `[a, b, a]`, at least one for every group of jobs that wait for each other."""
-    return _walk(needs)[1]
-
-
-def topological_order(needs: Needs) -> list[str]:
-    """The ids of the mapping, each after those that it needs, else in the mapping's order; ValueError on a cycle."""
-    order, cycles = _walk(needs)
-    if cycles:
-        raise ValueError(" -> ".join(shortened(cycles[0])))
-    return order
-
-
-def _walk(needs: Needs) -> tuple[list[str], list[list[str]]]:
-    """A depth-first walk, without recursion because chains may be longer than the interpreter's stack."""
-    order: list[str] = []
+    # A depth-first walk, without recursion because chains may be longer than the interpreter's stack.
     cycles: list[list[str]] = []
     reported: set[str] = set()
     finished: set[str] = set()
@@ -65,6 +50,5 @@ def _walk(needs: Needs) -> tuple[list[str], list[list[str]]]:
             else:
                 remaining.pop()
                 on_path.remove(path[-1])
-                finished.add(path[-1])
-                order.append(path.pop())
-    return order, cycles
+                finished.add(path.pop())
+    return cycles

@@ -128,9 +128,10 @@ def _read_told(directory: Path) -> str:
 def _ended(status: dict[str, Any]) -> Ended:
     """What the content of exit.json says; raises for what no wrapper writes."""
     reason, told_by = str(status.get("reason", "")), str(status.get("signal", ""))
+    worker = int(status.get("worker", 0))
     if status["exit_code"] is None and reason == CANNOT_START:
-        return did_not_begin(str(status.get("error", "")))
-    code, worker = int(status["exit_code"]), int(status.get("worker", 0))
+        return msgspec.structs.replace(did_not_begin(str(status.get("error", ""))), worker=worker)
+    code = int(status["exit_code"])
     ended_at = str(status["ended_at"])
     begun_s = _begun_s(ended_at, status.get("ran_s"))
     return Ended(code, reason, ended_at, told_by_signal=told_by, worker=worker, begun_s=begun_s)

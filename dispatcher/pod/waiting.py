@@ -4,14 +4,14 @@
 itself), to `Waiting._pod_refusal` (about one pod at this moment), or to `Offer.refusal` (about what a pod takes).
 
 Of many jobs whose entries are of one kind, and in whose records nothing is set, `status` asks for the reason of one. So
-what a reason asks of an entry belongs to matrix/entries.py: kind_of, or to report/waiting.py: _with_kinds.
-tests/report/test_waiting.py compares.
+what a reason asks of an entry belongs to matrix/entries.py: kind_of, or to query/waiting.py: _with_kinds.
+tests/query/test_waiting.py compares.
 
 This explains, and claim.ClaimQueue decides: what makes a job wait is added there too, to ReadyJobs._is_ready (its
 record and its needs), to `_set_aside` (its entry, its method), or to `choose` with `postpone` (a time until which it is
 passed over).
 The queue asks an Offer only `excludes`, once, so that is for what never changes while a pod runs.
-tests/pod/test_any_claim_order.py compares the two. New facts are filled in by ClaimQueue.waiting and report/waiting.py;
+tests/pod/test_any_claim_order.py compares the two. New facts are filled in by ClaimQueue.waiting and query/waiting.py;
 pod/backlog.py and Participant.facts give the queue its settings.
 """
 

@@ -4,11 +4,11 @@ A record is the fold of its journal lines: `set` of each line replaces the field
 one. Fields that people add by hand (`"note": "check LR"`), and those of a newer version, are kept in `extra`.
 
 To add a state, add it to State and TRANSITIONS, and to WAITING, IN_FLIGHT or ENDED. If such jobs wait, pod/waiting.py
-says why and report/waiting.py lists them. cli/printing.py has its colour, docs/architecture.md its row. If people may
+says why and query/waiting.py lists them. cli/printing.py has its colour, docs/architecture.md its row. If people may
 request it, add it to REQUESTABLE, and its event to events.Event, fold._SETTLING and edits._EVENT_AT_REST;
-report/changes.py: BY_GLOB says which jobs a glob selects for it. Its command is a function in cli/change.py, a line in
+query/changes.py: BY_GLOB says which jobs a glob selects for it. Its command is a function in cli/change.py, a line in
 cli/main.py: _COMMANDS and a method in api.py. Places that name a similar state may need it too:
-edits._decide_in_flight and external.py (HELD), report/overview.py: job_rows and cli/show.py (why a QUEUED job waits).
+edits._decide_in_flight and external.py (HELD), query/job_columns.py: Job.why and cli/show.py (why a QUEUED job waits).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decides at each rung which trials go on, and asks for the end of the others.
 
 What an attempt has at a rung is the metric's value at the first step at or after it, among the values that count then
-(report/metrics.py). Where there is no file of metrics (the job writes none, or its host does not see the workspace),
+(query/metrics.py). Where there is no file of metrics (the job writes none, or its host does not see the workspace),
 what `report_progress` has written last counts as a line.
 """
 
@@ -18,9 +18,9 @@ import msgspec
 from dispatcher.base import files
 from dispatcher.base.mounts import mount_of
 from dispatcher.base.values import number_of
-from dispatcher.report.attempts import parse_object, read_small
-from dispatcher.report.metric_lines import is_step
-from dispatcher.report.metrics import JobMetrics, Series, empty_series
+from dispatcher.query.attempts import parse_object, read_small
+from dispatcher.query.metric_lines import is_step
+from dispatcher.query.metrics import JobMetrics, Series, empty_series
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import IN_FLIGHT, State

@@ -16,7 +16,7 @@ from dispatcher.base.mounts import mount_of
 from dispatcher.base.values import identity, shown
 from dispatcher.errors import StateError, StorageError
 from dispatcher.matrix.new_jobs import NAME, NewJobs
-from dispatcher.report.attempts import read_or_why
+from dispatcher.query.attempts import read_or_why
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import State

@@ -7,7 +7,7 @@ from typing import Final
 
 from dispatcher.base.mounts import mount_of
 from dispatcher.base.times import parse_time
-from dispatcher.report.snapshot import Snapshot
+from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state import journal
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import longest_beat_s

@@ -19,8 +19,8 @@ import msgspec
 
 from dispatcher.api import Workspace
 from dispatcher.errors import StateError
-from dispatcher.report.snapshot import PodStatus, Snapshot
-from dispatcher.report.snapshot_reader import SnapshotReader
+from dispatcher.query.snapshot import PodStatus, Snapshot
+from dispatcher.query.snapshot_reader import SnapshotReader
 from dispatcher.run_state import journal
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.results import parse_result

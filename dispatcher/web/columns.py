@@ -20,9 +20,9 @@ from dispatcher.base.values import identity, text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
 from dispatcher.matrix.entry import OWNER, RESERVED, SCHEDULING
-from dispatcher.report.ran import LAST_COUNTS
-from dispatcher.report.selection import check_users
-from dispatcher.report.snapshot import Snapshot
+from dispatcher.query.ran import LAST_COUNTS
+from dispatcher.query.selection import check_users
+from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.states import FIELD_NAMES, State
 
 _BY_ENTRY: Final = "method"

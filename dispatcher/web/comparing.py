@@ -15,8 +15,8 @@ import msgspec
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.values import group_label
 from dispatcher.errors import StateError, UsageError, nearest
-from dispatcher.report.pivot import mean, std
-from dispatcher.report.results.rows import no_value_text
+from dispatcher.query.pivot import mean, std
+from dispatcher.query.results.rows import no_value_text
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter, sort_key
@@ -145,9 +145,13 @@ def compare(
             groups.append({"label": label, "of": group.ran, **_curve(placed, width)})
         elif metric is not None and not found.pending:
             absent.append(label)
+    damaged = [job for job, file in found.files.items() if file.failures]
     cut = [
         chosen.cut,
         _unread_text(found.unread) if found.unread else "",
+        f"{counted(len(damaged), 'job')} with a file of an attempt that cannot be read: {first_names(damaged)}"
+        if damaged
+        else "",
         f"{counted(untimed, 'job')} without times (wall_s)" if untimed else "",
     ]
     return {

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import StateError
-from dispatcher.report import metrics
+from dispatcher.query import metrics
 from dispatcher.web.logs import open_log
 
 STEP: Final = "step"
@@ -75,13 +75,15 @@ class MetricFile:
         self._version: object = None
 
     def read(self, until_s: float) -> None:
-        """Read what was added, until that moment of the monotonic clock. Raises StateError for what cannot be read."""
+        """Read what was added, until that moment of the monotonic clock."""
         self._read.read(self._last, until_s)
-        for part in self._read.parts:
-            if part.failure:
-                raise StateError(f"{part.path} {part.failure}")
         if self._version != self._read.version:
             self._version, self._series, self._has_times = self._read.version, {}, None
+
+    @property
+    def failures(self) -> list[str]:
+        """Which files of attempts cannot be read, and why."""
+        return [f"{part.path} {part.failure}" for part in self._read.parts if part.failure]
 
     @property
     def is_there(self) -> bool:
@@ -164,15 +166,18 @@ class MetricFiles:
         self._files: OrderedDict[Path, MetricFile] = OrderedDict()
 
     def read(self, directory: Path, until_s: float) -> MetricFile | None:
-        """The metrics of a job up to an attempt, as far as they were read until then; None when it has none."""
+        """The metrics of a job up to an attempt, as far as they were read until then; None when it has none.
+
+        Raises StateError where a file cannot be read and there is no other.
+        """
         found = self._files.pop(directory, None) or MetricFile(directory)
-        try:
-            found.read(until_s)
-        finally:
-            # Also where one of its files cannot be read: the next look does not read the others again.
-            if found.is_there:
-                self._keep(directory, found)
-        return found if found.is_there else None
+        found.read(until_s)
+        if found.is_there:
+            self._keep(directory, found)
+            return found
+        if found.failures:
+            raise StateError(found.failures[0])
+        return None
 
     def _keep(self, directory: Path, file: MetricFile) -> None:
         self._files[directory] = file

@@ -12,11 +12,11 @@ from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import literal
 from dispatcher.matrix.entry import OWNER, RESERVED
-from dispatcher.report.overview import Row, job_row
-from dispatcher.report.provenance import provenance_facts
-from dispatcher.report.ran import differences, is_unknown, last_counts
-from dispatcher.report.snapshot import Snapshot
-from dispatcher.report.waiting import reasons
+from dispatcher.query.job_columns import Job, Row, page_columns, page_row
+from dispatcher.query.provenance import provenance_facts
+from dispatcher.query.ran import differences, is_unknown, last_counts
+from dispatcher.query.snapshot import Snapshot
+from dispatcher.query.waiting import reasons
 from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
 from dispatcher.web.answers import RefusedError, encode
@@ -61,7 +61,8 @@ def listed(
             break
         rows.append(row)
     end = after + len(rows)
-    return {"jobs": rows, "total": len(places), "next": end if end < len(places) else None}
+    more = {"total": len(places), "next": end if end < len(places) else None}
+    return {"columns": page_columns(), "jobs": rows, **more}
 
 
 def rows_of(board: Board, jobs: Sequence[str]) -> dict[str, Any]:
@@ -72,9 +73,9 @@ def rows_of(board: Board, jobs: Sequence[str]) -> dict[str, Any]:
 
 
 def plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = ()) -> Row:
-    """A row of a list: `job_row`, the parameters and the numbers of the result; no more than a few kilobytes."""
+    """A row of a list: `page_row`, the parameters and the numbers of the result; no more than a few kilobytes."""
     in_flight = snapshot.records[job].state in IN_FLIGHT
-    row = board.shown.running_row(snapshot, job, {}) if in_flight else job_row(snapshot, job)
+    row = board.shown.running_row(snapshot, job, {}) if in_flight else page_row(Job(snapshot, job))
     row["error"] = row["error"] and row["error"][:_LONG]
     entry = snapshot.entry(job)
     params = {} if entry is None else entry.params
@@ -165,7 +166,7 @@ def one(board: Board, job: str) -> dict[str, Any]:
     row = (
         board.shown.running_row(snapshot, job, gpu_uses(snapshot.pods))
         if record.state in IN_FLIGHT
-        else job_row(snapshot, job)
+        else page_row(Job(snapshot, job))
     )
     needs = [] if entry is None else list(entry.needs)[:MOST_JOBS]
     return {

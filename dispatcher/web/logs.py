@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from dispatcher.base.terminal import clip
 from dispatcher.errors import StateError
-from dispatcher.report.terminal import clip
 from dispatcher.workspace import AttemptPaths
 
 # Less than a megabyte as JSON, in which some letters take six bytes.

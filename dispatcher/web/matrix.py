@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 from dispatcher.base.values import group_label, text_of
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import literal
-from dispatcher.report.pivot import mean, std
-from dispatcher.report.results.rows import no_value_text
+from dispatcher.query.pivot import mean, std
+from dispatcher.query.results.rows import methods_without, no_value_text
 from dispatcher.run_state.states import State
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board
@@ -28,8 +28,9 @@ def matrix(
 ) -> dict[str, Any]:
     """The cells from row number `first` on; `next` is the first row that is not among them.
 
-    A cell has `of` jobs by their `states`, and of the `n` of them that have the result `value` its mean and deviation
-    (n - 1). The jobs of a cell are those of its row's and its column's `where`, and of the filter.
+    A cell has its jobs by their `states`, and of the `n` of them that have the result `value` its mean and deviation
+    (n - 1); `of` counts those whose methods report it. The jobs of a cell are those of its row's and its column's
+    `where`, and of the filter.
     """
     numbers = _numbers(board, value)
     jobs = board.columns.jobs
@@ -47,16 +48,19 @@ def matrix(
     is_shown = [False] * len(row_order)
     for row in row_order[first:end]:
         is_shown[row] = True
-    cells: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
+    methods = board.columns.column("method").codes
+    without = _methods_without(board, value, places, methods)
+    cells: dict[tuple[int, int], tuple[list[int], list[int], list[float]]] = {}
     for place, row, column in zip(places, down, across, strict=True):
         if not is_shown[row]:
             continue
         cell = cells.get((row, column))
         if cell is None:
-            cell = cells[row, column] = [0] * len(_STATES), []
+            cell = cells[row, column] = [0] * len(_STATES), [0], []
         cell[0][known[states.codes[place]]] += 1
+        cell[1][0] += methods[place] not in without
         if numbers is not None and (number := numbers.get(jobs[place])) is not None:
-            cell[1].append(number)
+            cell[2].append(number)
     return {
         "row_keys": rows,
         "column_keys": columns,
@@ -89,6 +93,17 @@ def _numbers(board: Board, value: str | None) -> dict[str, float] | None:
     if found is None and not board.results.pending:
         raise UsageError(no_value_text(value, board.results.names()))
     return found or {}
+
+
+def _methods_without(board: Board, value: str | None, places: Sequence[int], methods: Sequence[int]) -> set[int]:
+    """The numbers of the methods that never report the value, among these jobs."""
+    if value is None:
+        return set()
+    jobs, results = board.columns.jobs, board.results
+    reporting = [place for place in places if jobs[place] in results.known]
+    numbers, others = results.by_name.get(value, {}), results.others.get(value, ())
+    having = (place for place in reporting if jobs[place] in numbers or jobs[place] in others)
+    return methods_without(map(methods.__getitem__, reporting), map(methods.__getitem__, having))
 
 
 def _state(value: object) -> str | None:
@@ -141,13 +156,13 @@ def _rank(names: Sequence[_Name]) -> tuple[Any, ...]:
     return tuple(sort_key(name.value) for name in names)
 
 
-def _cell(cell: tuple[list[int], list[float]] | None) -> dict[str, Any] | None:
+def _cell(cell: tuple[list[int], list[int], list[float]] | None) -> dict[str, Any] | None:
     """None where there is no job."""
     if cell is None:
         return None
-    counts, numbers = cell
+    counts, (of,), numbers = cell
     states = {state: count for state, count in zip(_STATES, counts, strict=True) if count}
-    found: dict[str, Any] = {"of": sum(counts), "states": states, "n": len(numbers)}
+    found: dict[str, Any] = {"of": of, "states": states, "n": len(numbers)}
     if numbers:
         found |= {"mean": mean(numbers), "std": std(numbers)}
     return found

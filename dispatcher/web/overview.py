@@ -8,16 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.base.terminal import clip
 from dispatcher.pod.waiting import Reason
-from dispatcher.report.external import external_notices
-from dispatcher.report.failures import Failure, failures
-from dispatcher.report.overview import Row, job_row
-from dispatcher.report.pace import Pace, pace
-from dispatcher.report.pivot import count_states
-from dispatcher.report.refusals import refusal_text
-from dispatcher.report.snapshot import PodStatus, Snapshot
-from dispatcher.report.terminal import clip
-from dispatcher.report.waiting import Wait, reasons, waits
+from dispatcher.query.external import external_notices
+from dispatcher.query.failures import Failure, failures
+from dispatcher.query.job_columns import Job, Row, page_row
+from dispatcher.query.pace import Pace, pace
+from dispatcher.query.pivot import count_states
+from dispatcher.query.refusals import refusal_text
+from dispatcher.query.snapshot import PodStatus, Snapshot
+from dispatcher.query.waiting import Wait, reasons, waits
 from dispatcher.run_state.fold import signature
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
@@ -82,7 +82,7 @@ class Shown:
 
     def running_row(self, snapshot: Snapshot, job: str, uses: Mapping[str, GpuUse]) -> Row:
         """A row of a job in flight: without durations, which would change with every look."""
-        row = job_row(snapshot, job)
+        row = page_row(Job(snapshot, job))
         record = snapshot.records[job]
         del row["elapsed_s"], row["changed"]
         if (stalled_s := row.pop("stalled_s")) is not None:

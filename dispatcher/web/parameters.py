@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import UsageError
-from dispatcher.report.results.rows import no_value_text
+from dispatcher.query.results.rows import no_value_text
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter
 from dispatcher.web.comparing import plain, sample
@@ -61,12 +61,12 @@ def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
     known = list(columns.keys.items())[:_MOST_KEYS]
     # All of this holds up other answers: with more parameters fewer jobs.
     chosen = sample(columns.jobs, having, min(_MOST_JOBS, _MOST_VALUES // max(1, len(known))))
-    numbers = [of_y[columns.jobs[place]] for place in chosen]
+    of_jobs = ranked([of_y[columns.jobs[place]] for place in chosen])
     found, constant = [], []
     for key, column in known:
         values = [column.values[column.codes[place]] for place in chosen]
         codes = [column.codes[place] for place in chosen]
-        one = importance(key, values, codes, numbers)
+        one = importance(key, values, codes, of_jobs)
         if one.values > 1:
             found.append(one)
         elif any(codes):
@@ -99,31 +99,31 @@ def _is_axis(one: Importance) -> bool:
     return one.trend is not None or one.values <= _MOST_NAMES
 
 
-def importance(key: str, values: Sequence[Any], codes: Sequence[int], numbers: Sequence[float]) -> Importance:
-    """What a parameter explains of these results; `codes` are equal where its values are."""
+def importance(key: str, values: Sequence[Any], codes: Sequence[int], results: Sequence[float]) -> Importance:
+    """What a parameter explains of results with these ranks; `codes` are equal where its values are."""
     different = len(set(codes))
     if different < 2:
         return Importance(key, different, None, None)
     given = [place for place, value in enumerate(values) if value is not None]
     if not all(_is_number(values[place]) for place in given):
-        return Importance(key, different, explained(codes, numbers), None)
+        return Importance(key, different, explained(codes, results), None)
     groups = list(codes)
+    ranks = ranked([values[place] for place in given])
     if different > _BINS:
-        for place, group in zip(given, _bins([values[place] for place in given]), strict=True):
+        for place, group in zip(given, _bins(ranks), strict=True):
             # Apart from the codes of those without a value.
             groups[place] = -1 - group
-    trend = rank_correlation([values[place] for place in given], [numbers[place] for place in given])
-    return Importance(key, different, explained(groups, numbers), trend or 0.0)
+    trend = rank_correlation(ranks, results if len(given) == len(values) else ranked([results[n] for n in given]))
+    return Importance(key, different, explained(groups, results), trend or 0.0)
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def explained(groups: Sequence[int], numbers: Sequence[float]) -> float | None:
-    """Epsilon squared of the ranks of the numbers between groups; None where each is a group of its own."""
+def explained(groups: Sequence[int], ranks: Sequence[float]) -> float | None:
+    """Epsilon squared of the ranks between groups; None where each is a group of its own."""
     members: dict[int, list[float]] = {}
-    ranks = _ranks(numbers)
     for group, rank in zip(groups, ranks, strict=True):
         members.setdefault(group, []).append(rank)
     rest = len(ranks) - len(members)
@@ -138,24 +138,22 @@ def explained(groups: Sequence[int], numbers: Sequence[float]) -> float | None:
     return min(1.0, max(0.0, (between - (len(members) - 1) * within) / total))
 
 
-def _bins(values: Sequence[float]) -> list[int]:
-    """For each value its bin; equal values are in one bin."""
-    count = max(2, min(_BINS, len(values) // _BIN_JOBS))
-    ranks = _ranks(values)
-    return [min(count - 1, int((rank - 0.5) * count / len(values))) for rank in ranks]
+def _bins(ranks: Sequence[float]) -> list[int]:
+    """For each rank its bin; equal ones are in one bin."""
+    count = max(2, min(_BINS, len(ranks) // _BIN_JOBS))
+    return [min(count - 1, int((rank - 0.5) * count / len(ranks))) for rank in ranks]
 
 
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Spearman's coefficient; None where one of both is constant."""
-    first, second = _ranks(one), _ranks(other)
-    middle = (len(first) + 1) / 2
-    products = math.fsum((a - middle) * (b - middle) for a, b in zip(first, second, strict=True))
-    size = math.fsum((a - middle) ** 2 for a in first) * math.fsum((b - middle) ** 2 for b in second)
+    """Spearman's coefficient of what has these ranks; None where one of both is constant."""
+    middle = (len(one) + 1) / 2
+    products = math.fsum((a - middle) * (b - middle) for a, b in zip(one, other, strict=True))
+    size = math.fsum((a - middle) ** 2 for a in one) * math.fsum((b - middle) ** 2 for b in other)
     return products / math.sqrt(size) if size > 0.0 else None
 
 
-def _ranks(values: Sequence[float]) -> list[float]:
-    """From 1 on; equal values have the mean of their ranks."""
+def ranked(values: Sequence[float]) -> list[float]:
+    """The ranks of values, from 1 on; equal values have the mean of their ranks."""
     order = sorted(range(len(values)), key=values.__getitem__)
     ranks = [0.0] * len(values)
     begin = 0

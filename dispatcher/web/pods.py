@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dispatcher.report.pods import gpu_hours, pod_row, slot_rows
-from dispatcher.report.snapshot import PodStatus, Snapshot
+from dispatcher.query.pods import gpu_hours, pod_row, slot_rows
+from dispatcher.query.snapshot import PodStatus, Snapshot
 from dispatcher.web.answers import encode
 from dispatcher.web.overview import last_heartbeat
 from dispatcher.workspace import Layout

@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
-from dispatcher.report.selection import parse_states
+from dispatcher.query.selection import parse_states
 from dispatcher.run_state.states import State
 from dispatcher.web.columns import Filter, FilterError
 

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from dispatcher.report.results.pivot import finite_number
-from dispatcher.report.snapshot import Snapshot
+from dispatcher.query.results.pivot import finite_number
+from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.states import IN_FLIGHT
 
 # How long one step may take, so that requests are answered between two of them.
@@ -26,6 +26,8 @@ class Results:
 
     def __init__(self, read: Read) -> None:
         self.by_name: dict[str, dict[str, float]] = {}
+        # By name, the jobs whose result has something else there: null, as NaN is in JSON, or a text.
+        self.others: dict[str, set[str]] = {}
         self.known: set[str] = set()
         # Changes when a number does.
         self.version = 0
@@ -73,6 +75,8 @@ class Results:
             self._forget(job, keep=numbers)
         if result is not None:
             self.known.add(job)
+        for name in given.keys() - numbers.keys():
+            self.others.setdefault(name, set()).add(job)
         for name, number in numbers.items():
             of = self.by_name.setdefault(name, {})
             if of.get(job) != number:
@@ -81,6 +85,8 @@ class Results:
 
     def _forget(self, job: str, keep: Mapping[str, float] | None = None) -> None:
         self.known.discard(job)
+        for jobs in self.others.values():
+            jobs.discard(job)
         for name, of in self.by_name.items():
             if name not in (keep or {}) and of.pop(job, None) is not None:
                 self.version += 1

@@ -142,7 +142,6 @@ NEEDS = {
         },
         is_shared=False,
     ),
-    "rsync": Needs({"rsync": "rsync"}, is_root_needed=False, is_shared=False),
     "podman": Needs(
         {"podman": "podman", "/usr/bin/catatonit": "catatonit", "/bin/busybox": "busybox-static"}, is_shared=False
     ),

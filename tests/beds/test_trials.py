@@ -46,14 +46,14 @@ def test_a_boot_that_fails_is_one_line(tmp_path: Path) -> None:
 def test_its_tests_are_errors_in_ci_and_skipped_elsewhere(
     cache: Path, monkeypatch: pytest.MonkeyPatch, outcome_of_a_test: tuple[str, type[BaseException]]
 ) -> None:
-    skip_without("rsync")
-    outcome("rsync").note(REASON)
-    line = f"bed rsync: cannot work here: {REASON}"
-    assert why_not("rsync") == line
+    skip_without("guest")
+    outcome("guest").note(REASON)
+    line = f"bed guest: cannot work here: {REASON}"
+    assert why_not("guest") == line
     ci, expected = outcome_of_a_test
     monkeypatch.setenv("CI", ci)
     with pytest.raises(expected) as raised:
-        skip_without("rsync")
+        skip_without("guest")
     assert raised.value.msg == line
 
 

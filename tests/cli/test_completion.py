@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dispatcher.matrix.condition import Where, literal
-from dispatcher.report import known_words
+from dispatcher.query import known_words
 
 RC = """
 PS1='> '

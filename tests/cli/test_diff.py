@@ -13,7 +13,7 @@ from fleet import RECORDING, Fleet
 from repositories import Repository
 
 from dispatcher.provenance.record import GitState, Interpreter, Provenance, Template
-from dispatcher.report.differences import DIFFERENT, SAME, UNKNOWN, Side, difference
+from dispatcher.query.differences import DIFFERENT, SAME, UNKNOWN, Side, difference
 from dispatcher.workspace import Layout
 
 TEMPLATE = """PARAMS = {"lr": 0.1}

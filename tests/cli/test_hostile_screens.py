@@ -10,7 +10,7 @@ import pytest
 from hostile_words import HOSTILE_WORDS
 from screens import screen
 
-from dispatcher.report.terminal import width_of
+from dispatcher.base.terminal import width_of
 
 KEY = "größe_日本語の名前"
 COMMANDS = [

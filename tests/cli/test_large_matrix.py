@@ -10,7 +10,7 @@ import pytest
 from pages import alike
 from screens import screen
 
-from dispatcher.report.terminal import width_of
+from dispatcher.base.terminal import width_of
 
 COMMANDS = Path(__file__).parent.parent.parent / "docs" / "commands.md"
 

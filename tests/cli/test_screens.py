@@ -8,7 +8,7 @@ import crowded
 import pytest
 from screens import screen
 
-from dispatcher.report.terminal import width_of
+from dispatcher.base.terminal import width_of
 
 FAILED = f"fft_greek_s10{crowded.LONG}"
 

@@ -82,7 +82,7 @@ def test_a_change_that_only_the_status_file_lacks_is_said_to_be_made(
 
 
 def test_what_a_terminal_may_obey_is_found_across_writes():
-    from dispatcher.report.terminal import cleaned
+    from dispatcher.base.terminal import cleaned
 
     assert cleaned("a\x1b[1;31mb\x1b[0m\t\r\n") == ("a\x1b[1;31mb\x1b[0m\t\r\n", "")
     assert cleaned("a\x1b[2J\x1b[?25lb\x07\x9b\u202e\rc\x00") == ("ab??? c?", "")

@@ -21,7 +21,7 @@ from dispatcher import Workspace
 from dispatcher.base.users import user_name
 from dispatcher.cli.waiting import wait_for
 from dispatcher.errors import StateError, StorageError, UsageError
-from dispatcher.report.ends import Ends
+from dispatcher.query.ends import Ends
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.replica import Replica
 

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from dispatcher.base.terminal import width_of
 from dispatcher.cli import watch
 from dispatcher.cli.watch import Frame, View, keys_in
 from dispatcher.errors import StateError
-from dispatcher.report.terminal import width_of
 
 FRAME = Frame(["title", "counts"], [str(number) for number in range(100)])
 

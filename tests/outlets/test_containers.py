@@ -75,6 +75,22 @@ def test_what_enroot_follows(image, repository):
 
 
 @pytest.mark.parametrize(
+    ("image", "url"),
+    [
+        (URI, "https://nvcr.io/v2/nvidia/jax/manifests/24.04-py3"),
+        ("docker://localhost:5000/jax", "https://localhost:5000/v2/jax/manifests/latest"),
+        ("docker://ubuntu:22.04", "https://registry-1.docker.io/v2/library/ubuntu/manifests/22.04"),
+        ("docker://docker.io/ubuntu", "https://registry-1.docker.io/v2/library/ubuntu/manifests/latest"),
+        ("docker://docker.io/lab/asr:7", "https://registry-1.docker.io/v2/lab/asr/manifests/7"),
+    ],
+)
+def test_where_a_tag_is_asked_for(image, url):
+    tag = container_words(Container(runtime="apptainer", image=image), []).tag
+    assert tag.url == url
+    assert image.startswith(tag.repository)
+
+
+@pytest.mark.parametrize(
     ("runtime", "path"), [("apptainer", "/a:b"), ("apptainer", "/a,b"), ("podman", "/a:b"), ("enroot", "/a b")]
 )
 def test_paths_that_a_runtime_cannot_mount(runtime, path):
@@ -94,11 +110,13 @@ def log(node, tmp_path):
 
 
 class Registry(http.server.BaseHTTPRequestHandler):
-    """Answers who has a token, and tells the others where there is one, as public registries do."""
+    """Answers who has a token, and tells the others where there is one, as public registries do. One has moved."""
 
     def do_HEAD(self):
-        self.server.asked.append(self.path)
-        if self.headers["Authorization"] != "Bearer t0ken":
+        if self.path.startswith("/v2/lab/"):
+            self.send_response(307)
+            self.send_header("Location", self.path.replace("/v2/", "/moved/v2/"))
+        elif self.headers["Authorization"] != "Bearer t0ken":
             place = f"https://localhost:{self.server.server_port}/token"
             self.send_response(401)
             self.send_header("WWW-Authenticate", f'Bearer realm="{place}",service="it",scope="repository:lab/jax:pull"')
@@ -131,7 +149,7 @@ def registry(tmp_path):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    server.certificate, server.digest, server.asked = certificate, "", []
+    server.certificate, server.digest = certificate, ""
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server

@@ -99,13 +99,18 @@ def test_signals_that_python_ignores_end_a_job_as_usual(trial):
 
 def test_what_launched_the_dispatcher_did_not_launch_its_jobs(trial, monkeypatch):
     """Each would take itself for one of the processes of one job, and wait for the others."""
-    site = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TMPDIR", "SLURM_JOB_GPUS", "SBATCH_ACCOUNT")
+    site = (
+        "SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TMPDIR", "SLURM_JOB_GPUS", "SBATCH_ACCOUNT", "PBS_SERVER",
+        "OMPI_MCA_btl", "PMIX_MCA_gds",
+    )  # fmt: skip
     # A framework that takes the id alone for a task dies of what is missing then.
     task = (
         "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES", "SLURM_SUBMIT_DIR",
         "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE",
         "SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_TASK_PID", "SLURM_CPUS_PER_TASK", "SLURM_ARRAY_TASK_ID",
-        "PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_SIZE", "PBS_TASKNUM", "VC_WORKER_HOSTS",
+        "PMI_RANK", "PMIX_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_hnp_uri", "OMPI_MCA_ess",
+        "PBS_TASKNUM", "PBS_JOBID", "PBS_NODEFILE", "VC_WORKER_HOSTS", "VC_WORKER_NUM", "VC_TASK_INDEX",
+        "VK_TASK_INDEX",
     )  # fmt: skip
     for name in (*site, *task):
         monkeypatch.setenv(name, "1")

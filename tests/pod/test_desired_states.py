@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fleet import Fleet, shell, wait_until
 
-from dispatcher.report.changes import what_happened
+from dispatcher.query.changes import what_happened
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import Record, State

@@ -12,7 +12,7 @@ from fleet import Fleet, shell
 
 from dispatcher.api import Workspace
 from dispatcher.matrix.entry import Entry, read_entry
-from dispatcher.report.ran import RanWith
+from dispatcher.query.ran import RanWith
 
 RESULT = 'echo "{\\"loss\\": $LOSS}" >"$DISPATCHER_ATTEMPT_DIR/result.json"'
 

@@ -14,7 +14,7 @@ import pytest
 from dispatcher.provenance.blobs import Blobs
 from dispatcher.provenance.read import package_lines, read_provenance
 from dispatcher.provenance.record import GitState, HostFacts, Provenance
-from dispatcher.report.provenance import provenance_facts
+from dispatcher.query.provenance import provenance_facts
 from dispatcher.workspace import AttemptPaths, Layout
 
 

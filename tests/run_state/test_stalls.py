@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.config import Config, Method, load_config
 from dispatcher.matrix.entry import Entry
-from dispatcher.report.snapshot import Snapshot
+from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.progress import Progress, parse_progress
 from dispatcher.run_state.stalls import Stalls
 from dispatcher.run_state.states import Record, State

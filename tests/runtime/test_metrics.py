@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wandb_files import history
 from written_metrics import read_metrics
 
 from dispatcher import contract
@@ -239,6 +240,28 @@ def test_weights_and_biases_gets_a_new_run_where_a_training_was_rewound(
     assert sent == [(1, 0.5, 1), (3, 9.0, 3), (4, 8.0, 3)]
     assert three[0] == 2 and math.isnan(three[1]["loss"])
     assert spec.result_path("wandb_id").read_text() == fourth["id"]
+
+
+@pytest.mark.slow
+def test_the_files_of_weights_and_biases_have_every_step_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of W&B's own package, without a network: one run for what is resumed, another for what is rewound."""
+    for name, value in (("MODE", "offline"), ("SILENT", "true"), ("CONSOLE", "off")):
+        monkeypatch.setenv(f"WANDB_{name}", value)
+    spec = local(tmp_path, "run", "project")
+    attempts = ((0, {1: 0.5, 2: math.nan, 3: 0.25}), (1, {2: math.nan, 3: 0.25, 4: 0.125}), (2, {3: 9.0, 4: 8.0}))
+    ids = []
+    for resumed, values in attempts:
+        sink = WandbLog(spec)
+        with MetricsLog(tmp_path / "1", resumed_step=resumed, sinks=(sink,)) as log:
+            for step, value in values.items():
+                log.log(step, {"loss": value})
+        sink.close()
+        ids.append(spec.result_path("wandb_id").read_text())
+    assert ids[0] == ids[1] != ids[2]
+    files = {id: sorted(tmp_path.rglob(f"offline-run-*/run-{id}.wandb")) for id in ids}
+    rows = {id: [(row["_step"], float(row["loss"])) for path in files[id] for row in history(path)] for id in ids}
+    assert str(sorted(rows[ids[0]])) == "[(1, 0.5), (2, nan), (3, 0.25), (4, 0.125)]"
+    assert str(rows[ids[2]]) == "[(1, 0.5), (2, nan), (3, 9.0), (4, 8.0)]"
 
 
 @pytest.mark.parametrize("left", ['[2, {"los', "\0\0\0\n", '[2, {"\xc3'])

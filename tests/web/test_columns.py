@@ -10,7 +10,7 @@ from starlette.datastructures import QueryParams
 
 from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.report.selection import select
+from dispatcher.query.selection import select
 from dispatcher.run_state.states import State
 from dispatcher.web.answers import encode
 from dispatcher.web.board import Board

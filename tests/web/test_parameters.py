@@ -12,12 +12,12 @@ from web.conftest import record_all
 
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter
-from dispatcher.web.parameters import Importance, explained, importance, parameters, rank_correlation
+from dispatcher.web.parameters import Importance, explained, importance, parameters, rank_correlation, ranked
 
 
 def of(values: list[Any], numbers: list[float]) -> Importance:
     different = list(dict.fromkeys(values))
-    return importance("key", values, [different.index(value) for value in values], numbers)
+    return importance("key", values, [different.index(value) for value in values], ranked(numbers))
 
 
 def test_a_parameter_that_decides_explains_everything_and_one_of_chance_nothing() -> None:
@@ -62,8 +62,8 @@ def test_what_cannot_be_known_is_not_claimed() -> None:
     # Each job has a value of its own; all have the same; all results are the same.
     assert of(["a", "b", "c"], [1.0, 2.0, 3.0]).share is None
     assert of(["a", "a"], [1.0, 2.0]).values == 1
-    assert explained([0, 0, 1, 1], [3.0] * 4) == 0.0
-    assert rank_correlation([1.0, 1.0], [1.0, 2.0]) is None
+    assert explained([0, 0, 1, 1], ranked([3.0] * 4)) == 0.0
+    assert rank_correlation(ranked([1.0, 1.0]), [1.0, 2.0]) is None
 
 
 def made(lab: Lab, entries: list[dict[str, Any]], results: dict[str, Any]) -> Board:

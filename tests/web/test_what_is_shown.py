@@ -269,6 +269,23 @@ def test_the_page_shows_what_the_command_line_counts(serve, lab):
     assert first["min"] == list(range(60))
 
 
+def test_a_file_of_one_attempt_that_cannot_be_read_takes_no_other_values_away(serve, lab):
+    job = "fft_greek_s1"
+    lab.put(job, "queued")
+    lab.put(job, "running")
+    (lab.attempt(job, 2) / "metrics.jsonl").write_text("".join(f'{{"step": {step}, "loss": 1}}\n' for step in (50, 51)))
+    path = lab.attempt(job, 1) / "metrics.jsonl"
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+    web = serve()
+    found = web.get(f"/api/jobs/{job}/metrics?width=1000").json
+    assert found["series"]["loss"]["x"] == [50, 51]
+    assert found["left_out"][0] == f"{path}: is a link, or below one: it is not shown"
+    told = web.get(f"/api/compare?jobs={job}&metric=loss&width=1000").json
+    assert [group["mean"] for group in told["groups"]] == [found["series"]["loss"]["min"]]
+    assert told["cut"] == f"1 job with a file of an attempt that cannot be read: {job}"
+
+
 def test_lines_of_metrics_count_that_a_script_of_ones_own_has_written(serve, lab):
     path = lab.attempt("fft_greek_s1") / "metrics.jsonl"
     values = (1.0, math.nan, math.inf, None, 5.0)
@@ -324,6 +341,24 @@ def test_a_result_that_is_nan_is_missing_as_in_the_table_of_results(serve, lab):
     assert web.get("/api/jobs/fft_greek_s19").json["result"]["values"] == {"bpc": None, "size": 3}
     ordered = web.get("/api/jobs?sort=-bpc&limit=2").json["jobs"]
     assert [row["job"] for row in ordered] == ["fft_greek_s23", "fft_greek_s21"]
+
+
+def test_jobs_of_methods_that_never_report_a_value_count_in_no_cell(serve, lab):
+    """As in the table of results; what has only reported a NaN, or nothing at all, may lack the value."""
+    results = {"fft_greek_s19": {"loss": 1.0}, "fft_greek_s21": {"loss": math.nan}, "lora_s0": {"acc": 1}}
+    entries = json.loads(lab.layout.default_matrix.read_text())
+    lab.write_manifest([*entries, {"job_id": "lora_s0", "method": "lora"}, {"job_id": "new_s0", "method": "new"}])
+    lab.put("lora_s0", "done")
+    for job, result in results.items():
+        lab.attempt(job, result=json.dumps(result), exit='{"exit_code": 0}')
+    web = serve()
+    at_rest(web)
+    for value in ("loss", "acc"):
+        rows = lab.run("results", "--by", "method", "--value", value, "--json").json
+        found = web.get(f"/api/matrix?rows=method&value={value}").json
+        cells = {row["values"][0]: cell for row, (cell,) in zip(found["rows"], found["cells"], strict=True)}
+        assert {row["method"]: row[f"{value} of"] for row in rows} == {name: cell["of"] for name, cell in cells.items()}
+        assert (cells["lora"]["of"] == 0) == (value == "loss")
 
 
 def test_a_pipe_where_a_job_should_have_a_file_holds_nothing_up(serve, lab):

@@ -9,7 +9,6 @@ A snapshot is a tar archive named after its SHA-256, so that equal code is archi
     changes     how a copy differs from its commit, kept for those who look at its attempts
     cache       the archives under run_state/code/, found by the key of what they hold
     sending     given files, into the copies of the workspace that hosts have
-    sync        a directory without git, copied by rsync
     command     the makers as a program, for those that must not wait for git: `python -m dispatcher.outlets.code`
 
 What is archived. `ship` takes what HEAD has of the workspace's directory: tracked files only. If the workspace is a

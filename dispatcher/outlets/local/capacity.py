@@ -86,16 +86,6 @@ class LocalCapacity:
         return self._gpus.free
 
     @property
-    def whole_gpus(self) -> tuple[int, ...]:
-        """Usable GPUs without an attempt of this pod: what an attempt on several GPUs can have."""
-        return self._gpus.whole
-
-    @property
-    def free_gpu_shares(self) -> int:
-        """How many single-GPU attempts can be taken now that do not share by memory."""
-        return sum(self._gpus.shares_left(index) for index in self.free_gpus)
-
-    @property
     def is_full(self) -> bool:
         """Whether `take` would refuse every request now."""
         return not self.free_cpu and not self.free_gpus

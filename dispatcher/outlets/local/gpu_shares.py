@@ -49,14 +49,9 @@ class GpuShares:
     @property
     def free(self) -> tuple[int, ...]:
         """Usable GPUs with room for one more attempt on one GPU, of whatever kind."""
-        return tuple(index for index in self._usable() if self.shares_left(index) or self.free_mib(index))
+        return tuple(index for index in self._usable() if self._shares_left(index) or self.free_mib(index))
 
-    @property
-    def whole(self) -> tuple[int, ...]:
-        """Usable GPUs without an attempt of this pod."""
-        return tuple(index for index in self._usable() if self._is_empty(index))
-
-    def shares_left(self, index: int) -> int:
+    def _shares_left(self, index: int) -> int:
         """How many more attempts that do not share by memory this GPU can take."""
         return 0 if self._asked_mib[index] else max(0, self.jobs_per_gpu - self._shares[index])
 
@@ -85,7 +80,7 @@ class GpuShares:
         if asked_mib and fitting:
             index = min(fitting, key=lambda one: (self._is_empty(one), self.free_mib(one), one))
             return Slot((index,), asked_mib, gpu_part(asked_mib, self.memory_mib[index]))
-        by_number = [index for index in able if self.shares_left(index)]
+        by_number = [index for index in able if self._shares_left(index)]
         if asked_mib:
             by_number = [index for index in by_number if index not in self.memory_mib]
         fullest_first = sorted(by_number, key=lambda one: (-self._shares[one], one))

@@ -13,16 +13,15 @@ from dispatcher.base import files
 from dispatcher.base.kernel_locks import CANNOT_LOCK
 from dispatcher.errors import OutletError
 from dispatcher.outlets.base import Bundle
+from dispatcher.outlets.remote.agent.names import LAUNCHERS_VARIABLE
 from dispatcher.run_state import liveness
 from dispatcher.workspace import AttemptPaths, Layout
 
-# Which task of which job of SLURM the dispatcher is, or which pod of a job of Volcano: its jobs are none of them, and
-# would take themselves for one of several ranks. Frameworks that find a part of a task's variables ask for the others.
-# What no framework takes for that stays: where SLURM and the scratch space are, and the numbers of the GPUs.
+# Which job of a scheduler, and which task of it, the dispatcher is: its jobs are none of that. What tells where the
+# scheduler and the scratch space are stays, and the numbers of the GPUs.
 _MEMBERSHIP: Final = re.compile(
-    rb"SLURM_(?!(CONF|CONF_SERVER|CLUSTERS|TMPDIR|JOB_GPUS)$).*"
-    rb"|(PMI|PMIX|OMPI_COMM_WORLD|MV2_COMM_WORLD|MPI_LOCALRANKID|MPI_LOCALNRANKS)(_.*)?|PBS_(TASK|NODE|VNODE)NUM"
-    rb"|VC_.+_HOSTS"
+    LAUNCHERS_VARIABLE
+    + r"|SLURM_(?!(CONF|CONF_SERVER|CLUSTERS|TMPDIR|JOB_GPUS)$).*|PBS_(?!(CONF_FILE|SERVER|DEFAULT|EXEC)$).*"
 )
 _LOCALE: Final = b"LC_ALL"
 
@@ -33,7 +32,9 @@ class Spawner:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         # Chosen and encoded once: with a hundred variables that takes longer than all else here that is Python.
-        self._environment = {name: value for name, value in os.environb.items() if not _MEMBERSHIP.fullmatch(name)}
+        self._environment = {
+            name: value for name, value in os.environb.items() if not _MEMBERSHIP.fullmatch(os.fsdecode(name))
+        }
 
     def spawn(self, bundle: Bundle) -> subprocess.Popen[bytes]:
         """Start the delivered wrapper in a session of its own; raises StorageError or OutletError."""

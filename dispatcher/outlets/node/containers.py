@@ -50,6 +50,8 @@ _SUFFIX: Final[dict[Runtime, str]] = {"apptainer": ".sif", "singularity": ".sif"
 _SEPARATORS: Final[dict[Runtime, str]] = {"apptainer": ":,", "singularity": ":,", "podman": ":", "enroot": ": \t\n"}
 # An address of a registry: its host, the repository and the tag.
 _TAGGED: Final = re.compile(r"docker://(?:([^/]+[.:][^/]*|localhost)/)?([^:@]+)(?::([\w.-]+))?")
+# Names of Docker Hub, which is not where its registry is.
+_HUB: Final = ("docker.io", "index.docker.io", "registry-1.docker.io")
 # The same for enroot, which separates the registry with a # and may have a user before it.
 _TAGGED_FOR_ENROOT: Final = re.compile(r"(docker://(?!.*@sha256:)[^:]+?(?::\d+[/#][^:]+?)?)(?::[\w.-]+)?")
 # What a tag may lead to; an index is for several kinds of machines.
@@ -154,9 +156,9 @@ def _tag(container: Container) -> Tag | None:
         return None
     host, repository, tag = found.groups()
     of_hub = repository if "/" in repository else f"library/{repository}"
-    base = f"https://{host}/v2/{repository}" if host else f"https://registry-1.docker.io/v2/{of_hub}"
+    base = f"registry-1.docker.io/v2/{of_hub}" if host in (None, *_HUB) else f"{host}/v2/{repository}"
     return Tag(
-        url=f"{base}/manifests/{tag or 'latest'}",
+        url=f"https://{base}/manifests/{tag or 'latest'}",
         accept=tuple(word for kind in _MANIFESTS for word in ("-H", f"Accept: {kind}")),
         repository=f"docker://{host}/{repository}" if host else f"docker://{repository}",
         file=file,

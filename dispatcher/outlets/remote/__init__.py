@@ -9,6 +9,5 @@ exchange     One request to one agent, and its answers.
 ssh          The ssh client: its options, its shared connections, what its failures mean.
 asking       The same question to several hosts at once, for commands that wait.
 follow       The command that follows a log where it is written, for `logs -f`.
-forwarding   Ports of this machine that lead to a job.
 programs     Child processes whose pipes join the loop's wait.
 """

@@ -121,11 +121,6 @@ class Program:
             self._kill(f"no answer within {self._limit_s:g} s")
         return self._finished
 
-    def printed(self) -> bytes:
-        """What it has printed by now."""
-        self.poll()
-        return self._out.content()
-
     def close(self, within_s: float = 0.0) -> None:
         """Give it so many seconds to end, then end it. What runs on without being waited for is not killed."""
         end_s = time.monotonic() + within_s

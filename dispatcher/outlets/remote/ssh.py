@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import shutil
 import tempfile
 from pathlib import Path
@@ -87,10 +86,8 @@ def _config_words() -> list[str]:
 class SharedConnection:
     """The socket by which the calls of one host share a connection (ControlMaster), in a directory of its own."""
 
-    def __init__(self, target: str, jump: SharedConnection | None = None) -> None:
-        """`jump`: the host is reached through that one's connection, as with ProxyJump."""
+    def __init__(self, target: str) -> None:
         self.target = checked_target(target)
-        self._jump = jump
         # Fails while a socket is in it: its connection has not ended yet.
         temporary.remove_leftovers(_parent_directory(), f"{_DIRECTORY_PREFIX}-", Path.rmdir)
         self._directory = _new_directory()
@@ -105,20 +102,20 @@ class SharedConnection:
         if not self._directory.is_dir():
             # A program that cleans /tmp has removed it.
             self._directory = _new_directory()
-        return [*client_words(*self._sharing(), *self._proxy()), "--", self.target, command]
+        return [*client_words(*self._sharing()), "--", self.target, command]
 
-    def control_words(self, request: str, *options: str) -> list[str]:
-        """The words that ask the process that keeps the connection: `exit`, `check`, `forward` and so on.
+    def control_words(self, request: str) -> list[str]:
+        """The words that ask the process that keeps the connection: `exit`, or `stop` when it is idle.
 
         Without the user's configuration, whose forwardings would be asked for as well; but it may be needed to find a
         connection that was opened by hand.
         """
         config = _config_words() if os.environ.get(SOCKET_VARIABLE) else ["-F", "none"]
         path = f"ControlPath={self._control_path()}"
-        return ["ssh", *config, "-o", path, "-O", request, *options, "--", self.target]
+        return ["ssh", *config, "-o", path, "-O", request, "--", self.target]
 
     def renew(self, request: str) -> list[str]:
-        """Let the next call open another connection; the words that close this one (`exit`, or `stop`: when idle)."""
+        """Let the next call open another connection; the words that close this one (see control_words)."""
         words = self.control_words(request)
         self._number += 1
         return words
@@ -129,13 +126,6 @@ class SharedConnection:
 
     def _control_path(self) -> str:
         return os.environ.get(SOCKET_VARIABLE) or os.fspath(self.socket)
-
-    def _proxy(self) -> list[str]:
-        if self._jump is None:
-            return []
-        # The words of `jump` with -W; a percent sign would be expanded.
-        words = [*client_words(*self._jump._sharing(), *self._jump._proxy()), "-W", "[%h]:%p", "--", self._jump.target]
-        return ["ProxyCommand=" + shlex.join(word if word == "[%h]:%p" else word.replace("%", "%%") for word in words)]
 
     def is_open(self) -> bool:
         """Whether there is a connection that was opened from here, as far as its socket tells."""

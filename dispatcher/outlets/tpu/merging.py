@@ -247,11 +247,13 @@ def _has_ended(one: Seen) -> bool:
 def _has_failed_somewhere(each: Sequence[Seen]) -> bool:
     """Whether a worker has left a status other than 0 while another one goes on."""
     ended = [one.files[contract.EXIT_FILE] for one in each if _has_ended(one)]
-    return any(one.is_alive for one in each) and any(_status(content) for content in ended)
+    return any(one.is_alive for one in each) and any(map(_has_failed, ended))
 
 
 class _Exit(msgspec.Struct):
-    exit_code: int
+    """`exit_code` None: the wrapper could not begin the job."""
+
+    exit_code: int | None
     ended_at: str = ""
     signal: str = ""
 
@@ -263,10 +265,10 @@ def _read_exit(content: bytes) -> _Exit | None:
         return None
 
 
-def _status(content: bytes) -> int:
-    """One that cannot be read is none of success."""
+def _has_failed(content: bytes) -> bool:
+    """Also where the content cannot be read."""
     found = _read_exit(content)
-    return 1 if found is None else found.exit_code
+    return found is None or found.exit_code != 0
 
 
 def _first_failure(exits: Sequence[bytes]) -> bytes:
@@ -274,7 +276,7 @@ def _first_failure(exits: Sequence[bytes]) -> bytes:
 
     The clocks of the workers of a VM agree to the millisecond or so, and a failure needs longer to reach the others.
     """
-    failed = [index for index, content in enumerate(exits) if _status(content)]
+    failed = [index for index, content in enumerate(exits) if _has_failed(content)]
     if not failed:
         return exits[0]
 

@@ -43,11 +43,6 @@ def job_name(submission: str, index: int) -> str:
     return f"{submission}-{index}"
 
 
-def pod_name(job: str, index: int) -> str:
-    """What Volcano calls a pod of a Job."""
-    return f"{job}-{TASK}-{index}"
-
-
 def job_of(host: VolcanoHost, submission: Submission, index: int, grace_s: float) -> dict[str, Any]:
     """The Job of the attempt with this index; `grace_s` is what an attempt has from TERM to KILL."""
     bundle = submission.bundles[index]

@@ -1,20 +1,19 @@
 """Requests to a model behind HTTP: each is answered once, whatever dies in between. `jobs.api_rollouts` is the job.
 
 What counts as answered: the response was received completely (its framing is complete and its body is JSON), and its
-line is synced to the disk. A thread sends its next request only after that. So a kill loses at most what was in flight,
+line is synced to the disk. Only then is another one sent in its place. So a kill loses at most what was in flight,
 `concurrency` requests: those that were still being computed, and those whose response was received, or waited in the
 socket, in the milliseconds before its line was written. Only these are sent again, with the same idempotency key.
 
     config      ApiConfig: the address, the key, limits and retries
-    exchange    one request over a connection that is kept alive, with a deadline for the whole exchange
-    route       directly, or through the proxy of the environment
+    exchange    one request over a pool of connections (httpx), with a deadline for the whole exchange
     verdict     what a response means: answered, try again, refused, or a fault that ends the job
     completion  what a chat completion says: an answer, a text that was cut, calls of tools, a refusal, nothing
     open_files  as many open files as there may be connections
     pace        requests per minute, and pauses that the API asks for
     responses   the responses on disk, found by the content of their requests
     plan        all requests in order, with their hashes
-    workers     bounded concurrency: threads that send, retry and record; monitor: the main thread meanwhile
+    workers     bounded concurrency: an event loop that sends, retries and records; monitor: the main thread meanwhile
     key         the API key: where it comes from, and how it is kept out of everything that is written
 
 The responses. `responses/` in the job's results holds one file per run, `1.jsonl`, `2.jsonl`, ..., with a line per
@@ -26,6 +25,4 @@ A request is known by the SHA-256 of its path and body, without host and headers
 server on another port is not asked again. Identical requests (several samples of one prompt) are counted: the second
 one is `HASH-2`. There is no cursor but this: a run continues with the first request in order that has no line. To have
 a request sent again, remove its line with an editor while the job does not run.
-
-The standard library's http.client is enough: one connection per thread, because a request takes as long as the model.
 """

@@ -1,24 +1,24 @@
-"""One request and its response, over a connection that is kept alive."""
+"""One request and its response, over the connections of a pool."""
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import hashlib
-import http.client
 import json
-import select
-import socket
 import ssl
-import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
-from dispatcher.errors import RequestError
-from dispatcher.runtime.http_api.route import open_route, routed
+from dispatcher.errors import ConfigError, RequestError
+from dispatcher.runtime.http_api.config import ApiConfig
 
+if TYPE_CHECKING:
+    import httpx
+
+LOCAL_HOSTS: Final = ("localhost", "127.0.0.1", "::1")
 _CONNECT_TIMEOUT_S: Final = 30.0
 # A server that does not end its response must not fill the memory.
 MOST_BYTES: Final = 128 * 2**20
@@ -57,118 +57,94 @@ class IncompleteExchangeError(Exception):
     """No complete response: the server could not be reached, broke off, or took too long."""
 
 
-class Connection:
-    """Sends requests one after the other, for one thread. `expire` and `abort` are called by another one."""
+class Client:
+    """Sends requests over connections that are kept alive, as many as there are requests in flight.
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
-        self._http: http.client.HTTPConnection | None = None
-        self._server: tuple[str, str] | None = None
-        # Guards the fields below, which `expire` reads.
-        self._lock = threading.Lock()
-        # http.client forgets the socket before it reads the body of a connection that will be closed.
-        self._sock: socket.socket | None = None
-        self._deadline_s: float | None = None
-        self._expired = False
+    The proxies of the environment (`https_proxy`, `http_proxy`, `all_proxy`, `no_proxy`) are used, but never for this
+    host. ConfigError where one of them cannot be used.
+    """
+
+    def __init__(self, config: ApiConfig) -> None:
+        import httpx
+
+        self._timeout_s = config.timeout_s
+        self._exchanges: set[asyncio.Timeout] = set()
         self._aborted = False
-
-    def post(self, request: HttpRequest, headers: Mapping[str, str]) -> HttpResponse:
-        """The response to `request`, sent with `headers` in addition; IncompleteExchangeError when there is none."""
-        body = json.dumps(request.body, allow_nan=False).encode()
-        given = {"Content-Type": "application/json", "Accept": "application/json", **request.headers, **headers}
-        with self._lock:
-            self._expired, self._deadline_s = False, time.monotonic() + self._timeout_s
         try:
-            connection = self._connected(urlsplit(request.url))
-            target, more = routed(request.url, request.target)
-            connection.request("POST", target, body, {**given, **more})
-            response = connection.getresponse()
-            received = _body(response)
-            names = {name.lower(): value for name, value in response.getheaders()}
-            return HttpResponse(response.status, names, received)
-        except ssl.SSLCertVerificationError as error:
-            self.close()
-            raise RequestError(
-                f"{request.url}: the server's certificate is not trusted: {error.verify_message}. Correct api.url, or "
-                "name the authority's file in the environment variable SSL_CERT_FILE"
+            self._http = httpx.AsyncClient(
+                # Not HTTP/2: when a server ends such a connection in good order, httpcore gives up all of its requests,
+                # also those that are computed and paid for.
+                http2=False,
+                # `timeout_s` bounds the whole exchange.
+                timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_S, config.timeout_s)),
+                limits=httpx.Limits(max_connections=config.concurrency),
+                mounts={f"all://{f'[{host}]' if ':' in host else host}": None for host in LOCAL_HOSTS},
+            )
+        except (ValueError, ImportError, httpx.InvalidURL) as error:
+            raise ConfigError(
+                f"requests cannot be sent as the environment's proxy variables ask for: {error}"
             ) from None
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise IncompleteExchangeError(self._reason(error)) from None
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            with self._lock:
-                self._deadline_s = self._sock = None
 
-    def expire(self, now_s: float) -> None:
-        """Break off an exchange that is past its deadline."""
-        with self._lock:
-            if self._deadline_s is not None and now_s >= self._deadline_s:
-                self._expired = True
-                self._shut_down()
+    async def __aenter__(self) -> Self:
+        await self._http.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.__aexit__(kind, error, trace)
+
+    async def post(self, request: HttpRequest, headers: Mapping[str, str]) -> HttpResponse:
+        """The response to `request`, sent with `headers` in addition; IncompleteExchangeError when there is none."""
+        import httpx
+
+        given = {"Content-Type": "application/json", "Accept": "application/json", **request.headers, **headers}
+        content = json.dumps(request.body, allow_nan=False).encode()
+        if self._aborted:
+            raise IncompleteExchangeError("the job has ended")
+        try:
+            async with asyncio.timeout(self._timeout_s) as limit:
+                self._exchanges.add(limit)
+                try:
+                    async with self._http.stream("POST", request.url, content=content, headers=given) as response:
+                        return HttpResponse(response.status_code, dict(response.headers), await _body(response))
+                finally:
+                    self._exchanges.discard(limit)
+        except (TimeoutError, httpx.TimeoutException):
+            raise IncompleteExchangeError(f"no complete response within {self._timeout_s:g} s") from None
+        except (httpx.TransportError, httpx.DecodingError, _TooLongError, OSError) as error:
+            if (untrusted := _untrusted(error)) is not None:
+                raise RequestError(
+                    f"{request.url}: the server's certificate is not trusted: {untrusted.verify_message}. Correct "
+                    "api.url, or name the authority's file in the environment variable SSL_CERT_FILE"
+                ) from None
+            raise IncompleteExchangeError(" ".join(f"{type(error).__name__}: {error}".split())) from None
 
     def abort(self) -> None:
-        """Break off the exchange in progress, if there is one; nothing is sent any more."""
-        with self._lock:
-            self._aborted = True
-            self._shut_down()
-
-    def close(self) -> None:
-        """Close the connection; the next request opens a new one."""
-        if self._http is not None:
-            self._http.close()
-
-    def _connected(self, url: SplitResult) -> http.client.HTTPConnection:
-        server = (url.scheme, url.netloc)
-        if self._http is None or self._server != server:
-            self.close()
-            self._http = open_route(url, min(_CONNECT_TIMEOUT_S, self._timeout_s))
-            self._server = server
-        if self._http.sock is not None and _is_dropped(self._http.sock):
-            self._http.close()
-        if self._http.sock is None:
-            self._http.connect()
-        with self._lock:
-            if self._aborted:
-                raise ConnectionAbortedError("the job has ended")
-            self._sock = self._http.sock
-        # Each wait for data; `expire` bounds their sum.
-        self._sock.settimeout(self._timeout_s)
-        return self._http
-
-    def _shut_down(self) -> None:
-        if self._sock is not None:
-            # Not the method of an SSLSocket, which would take the TLS state away from the thread that reads.
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
-
-    def _reason(self, error: Exception) -> str:
-        with self._lock:
-            if self._expired or isinstance(error, TimeoutError):
-                return f"no complete response within {self._timeout_s:g} s"
-        if isinstance(error, http.client.IncompleteRead):
-            return "the server broke off in the middle of its response"
-        if isinstance(error, http.client.RemoteDisconnected):
-            return "the server closed the connection without a response"
-        return " ".join(f"{type(error).__name__}: {error}".split())
+        """Break off all exchanges; nothing is sent any more."""
+        self._aborted = True
+        for limit in self._exchanges:
+            limit.reschedule(asyncio.get_running_loop().time())
 
 
-def _body(response: http.client.HTTPResponse) -> bytes:
-    """The complete body; HTTPException when it is too long."""
-    if response.length is None:
-        received = response.read(MOST_BYTES + 1)
-        if len(received) <= MOST_BYTES:
-            return received
-    elif response.length <= MOST_BYTES:
-        # Not with a limit: then `read` does not notice that the server broke off.
-        return response.read()
-    raise http.client.HTTPException(f"a response of more than {MOST_BYTES >> 20} MB")
+class _TooLongError(Exception):
+    """A response of more than MOST_BYTES."""
 
 
-def _is_dropped(sock: socket.socket) -> bool:
-    """Whether the server has closed a connection that is idle: then there is something to read, its end."""
-    poller = select.poll()
-    poller.register(sock, select.POLLIN)
-    return bool(poller.poll(0))
+async def _body(response: httpx.Response) -> bytes:
+    too_long = _TooLongError(f"a response of more than {MOST_BYTES >> 20} MB")
+    if int(response.headers.get("content-length", "0")) > MOST_BYTES:
+        raise too_long
+    received = bytearray()
+    async for chunk in response.aiter_bytes():
+        received += chunk
+        if len(received) > MOST_BYTES:
+            raise too_long
+    return bytes(received)
+
+
+def _untrusted(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    """What is wrong with the server's certificate, if that is what `error` comes from."""
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error

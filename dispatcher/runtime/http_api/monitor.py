@@ -27,7 +27,7 @@ class Monitor:
         self._seen = before
 
     def watch(self) -> None:
-        """Return when all threads have ended. SupersededError when there is a newer attempt."""
+        """Return when all requests have ended. SupersededError when there is a newer attempt."""
         fence_s = metrics_s = self._began_s
         while not self._workers.wait(_LOOK_EVERY_S):
             now_s = time.monotonic()

@@ -1,23 +1,26 @@
-"""Threads that send requests, try again, and record what was answered."""
+"""Sends requests, several at a time, tries again, and records what was answered."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from dispatcher.errors import RequestError
 from dispatcher.runtime.http_api.config import ApiConfig
-from dispatcher.runtime.http_api.exchange import Connection, HttpRequest, HttpResponse, IncompleteExchangeError
+from dispatcher.runtime.http_api.exchange import Client, HttpRequest, HttpResponse, IncompleteExchangeError
 from dispatcher.runtime.http_api.key import ApiKey
-from dispatcher.runtime.http_api.pace import Pace
+from dispatcher.runtime.http_api.pace import Pace, is_set_within
 from dispatcher.runtime.http_api.responses import Answer
 from dispatcher.runtime.http_api.verdict import Kind, Verdict, backoff_s, judge
 
-# A thread that waits for a name server cannot be broken off.
+# A `fault` or `parse` of the user's that hangs cannot be broken off.
 _ABORT_TIMEOUT_S: Final = 10.0
 
 _log = logging.getLogger(__name__)
@@ -35,7 +38,7 @@ class Task:
 
 @dataclass
 class Counts:
-    """What the threads of this run have done so far."""
+    """What this run has done so far."""
 
     answered: int = 0
     refused: int = 0
@@ -45,11 +48,11 @@ class Counts:
 
 
 class Workers:
-    """`config.concurrency` threads that work off `tasks`, an iterator that only one of them uses at a time.
+    """Works off `tasks`, `config.concurrency` at a time, in an event loop that runs in a thread of its own.
 
     `fault` says why a response of status 200 is no answer, or None. `record` saves an answer before the next request is
-    sent. The first error stops all threads: nothing more is sent, what is in flight is received and recorded, and
-    `check` raises the error.
+    sent. Both, and `tasks`, are called in further threads, `tasks` in one at a time. After the first error nothing more
+    is sent, what is in flight is received and recorded, and `check` raises the error.
     """
 
     def __init__(
@@ -69,73 +72,76 @@ class Workers:
         self._tasks = tasks
         self._fault = fault
         self._record = record
-        self._stop = threading.Event()
+        self._client = Client(config)
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_DaemonThreads())
+        self._stop = asyncio.Event()
         self._pace = Pace(config.requests_per_minute, self._stop)
-        self._taking = threading.Lock()
-        self._counting = threading.Lock()
+        self._taking = asyncio.Lock()
         self._error: BaseException | None = None
-        self._connections = [Connection(config.timeout_s) for _ in range(config.concurrency)]
-        # A daemon: one that hangs in a name server must not keep the process from exiting.
-        self._threads = [
-            threading.Thread(target=self._work, args=(connection,), name=f"request-{number}", daemon=True)
-            for number, connection in enumerate(self._connections)
-        ]
+        self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
 
     def start(self) -> None:
         """Begin to send."""
-        for thread in self._threads:
-            thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """Send nothing more; what is in flight goes on."""
-        self._stop.set()
+        self._call(self._stop.set)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until all threads have ended, at most `timeout_s`; whether they have. Ends overdue exchanges."""
-        until_s = time.monotonic() + timeout_s
-        for thread in self._threads:
-            thread.join(max(0.0, until_s - time.monotonic()))
-        for connection in self._connections:
-            connection.expire(time.monotonic())
-        return not any(thread.is_alive() for thread in self._threads)
+        """Wait until all has ended, at most `timeout_s`; whether it has."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def abort(self) -> None:
-        """Break off what is in flight, and wait for the threads."""
-        self._stop.set()
-        for connection in self._connections:
-            connection.abort()
-        until_s = time.monotonic() + _ABORT_TIMEOUT_S
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, until_s - time.monotonic()))
+        """Break off what is in flight, and wait until what was received is recorded."""
+        self.stop()
+        self._call(self._client.abort)
+        if self._thread.ident is not None:
+            self._thread.join(_ABORT_TIMEOUT_S)
 
     def check(self) -> None:
-        """Raise the first error of a thread, if there is one."""
+        """Raise the first error, if there is one."""
         if self._error is not None:
             raise self._error
 
-    def _work(self, connection: Connection) -> None:
+    def _call(self, function: Callable[[], None]) -> None:
+        # The loop is closed when all requests are answered.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function)
+
+    def _run(self) -> None:
         try:
-            while (task := self._take()) is not None:
-                self._answer(connection, task)
+            self._loop.run_until_complete(self._work_all())
         except BaseException as error:  # noqa: BLE001  # `check` raises it in the main thread
-            with self._counting:
-                self._error = self._error or error
-            self._stop.set()
+            self._error = self._error or error
         finally:
-            connection.close()
+            self._loop.close()
 
-    def _take(self) -> Task | None:
-        with self._taking:
-            return None if self._stop.is_set() else next(self._tasks, None)
+    async def _work_all(self) -> None:
+        async with self._client:
+            await asyncio.gather(*(self._work() for _ in range(self._config.concurrency)))
 
-    def _answer(self, connection: Connection, task: Task) -> None:
+    async def _work(self) -> None:
+        try:
+            while (task := await self._take()) is not None:
+                await self._answer(task)
+        except BaseException as error:  # noqa: BLE001  # `check` raises it in the main thread
+            self._error = self._error or error
+            self._stop.set()
+
+    async def _take(self) -> Task | None:
+        async with self._taking:
+            return None if self._stop.is_set() else await asyncio.to_thread(next, self._tasks, None)
+
+    async def _answer(self, task: Task) -> None:
         """Send the task's request until it is answered, refused, or not to be tried again."""
         failures = 0
-        while self._pace.wait():
-            verdict = self._send(connection, task)
+        while await self._pace.wait():
+            verdict = await self._send(task)
             if verdict.kind is not Kind.MAY_PASS:
-                self._conclude(task, verdict)
+                await self._conclude(task, verdict)
                 return
             if self._stop.is_set():
                 # Not given up: the next attempt sends it.
@@ -149,21 +155,19 @@ class Workers:
                 self._pace.pause(pause_s)
             delay_s = max(backoff_s(self._config, failures), pause_s or 0.0)
             _log.info("request %d: %s: again in %.1f s", task.index, verdict.reason, delay_s)
-            with self._counting:
-                self.counts.retries += 1
-            if self._stop.wait(delay_s):
+            self.counts.retries += 1
+            if await is_set_within(self._stop, delay_s):
                 return
 
-    def _send(self, connection: Connection, task: Task) -> Verdict:
+    async def _send(self, task: Task) -> Verdict:
         began_s = time.monotonic()
         try:
-            response = connection.post(task.request, task.headers)
+            response = await self._client.post(task.request, task.headers)
         except IncompleteExchangeError as error:
             return Verdict(Kind.MAY_PASS, reason=self._key.hidden(str(error)))
-        verdict = self._judged(task, response)
+        verdict = await asyncio.to_thread(self._judged, task, response)
         if verdict.kind is Kind.ANSWERED:
-            with self._counting:
-                self.counts.exchange_s += time.monotonic() - began_s
+            self.counts.exchange_s += time.monotonic() - began_s
         return verdict
 
     def _judged(self, task: Task, response: HttpResponse) -> Verdict:
@@ -185,23 +189,38 @@ class Workers:
             reason = f"its response is saved, but `fault` fails on it: {type(error).__name__}: {error}"
             raise RequestError(_message(task, reason, "correct `fault` and start the job again")) from error
 
-    def _conclude(self, task: Task, verdict: Verdict) -> None:
+    async def _conclude(self, task: Task, verdict: Verdict) -> None:
         if verdict.kind is Kind.ANSWERED:
-            self._record(task, Answer(verdict.answer))
-            with self._counting:
-                self.counts.answered += 1
+            await asyncio.to_thread(self._record, task, Answer(verdict.answer))
+            self.counts.answered += 1
         elif verdict.kind is Kind.REFUSED and self._config.on_error == "record":
-            self._record(task, Answer(error=verdict.reason))
-            with self._counting:
-                self.counts.refused += 1
+            await asyncio.to_thread(self._record, task, Answer(error=verdict.reason))
+            self.counts.refused += 1
         else:
             raise RequestError(_message(task, verdict.reason, _ADVICE[verdict.kind]))
 
     def _give_up(self, task: Task, reason: str) -> None:
         if self._config.on_error == "stop":
             raise RequestError(_message(task, reason, _ADVICE[Kind.MAY_PASS]))
-        with self._counting:
-            self.unanswered[task.index] = reason
+        self.unanswered[task.index] = reason
+
+
+class _DaemonThreads(ThreadPoolExecutor):
+    """A thread for each call, which does not keep the process from exiting: one may hang in a name server."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def call() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:  # noqa: BLE001  # it is raised where the future is awaited
+                future.set_exception(error)
+
+        threading.Thread(target=call, daemon=True).start()
+        return future
 
 
 _ADVICE: Mapping[Kind, str] = {

@@ -19,13 +19,12 @@ from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import ExecutionSpec
 from dispatcher.runtime.http_api.completion import OUTCOME, Outcome, Tally, row_of
 from dispatcher.runtime.http_api.config import ApiConfig
-from dispatcher.runtime.http_api.exchange import HttpRequest
+from dispatcher.runtime.http_api.exchange import LOCAL_HOSTS, HttpRequest
 from dispatcher.runtime.http_api.key import ApiKey, read_key
 from dispatcher.runtime.http_api.monitor import Monitor
 from dispatcher.runtime.http_api.open_files import allow_connections
 from dispatcher.runtime.http_api.plan import Plan
 from dispatcher.runtime.http_api.responses import FOLDER, Answer, Responses, json_line
-from dispatcher.runtime.http_api.route import LOCAL_HOSTS
 from dispatcher.runtime.http_api.workers import Task, Workers
 from dispatcher.runtime.jobs.basic import BasicJob, Row
 from dispatcher.runtime.metrics import MetricsLog

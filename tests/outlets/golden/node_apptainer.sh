@@ -497,9 +497,10 @@ add_place() {
 tag_source='the registry, asked without a login,'
 tag_digest() {
     local url='https://registry-1.docker.io/v2/it'"'"'s/jax/manifests/1' head realm= service= scope= token
-    local ask=(curl --silent --connect-timeout 5 --max-time 20) accept=(-H 'Accept: application/vnd.oci.image.index.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' -H 'Accept: application/vnd.oci.image.manifest.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.v2+json')
+    local ask=(curl --silent --location --connect-timeout 5 --max-time 20) accept=(-H 'Accept: application/vnd.oci.image.index.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.list.v2+json' -H 'Accept: application/vnd.oci.image.manifest.v1+json' -H 'Accept: application/vnd.docker.distribution.manifest.v2+json')
     head=$("${ask[@]}" --head "${accept[@]}" "$url") || return
-    if [[ $head =~ ^HTTP/[0-9.]+\ 401 ]]; then
+    # The answers of a proxy, and those that lead elsewhere, come before that of the registry.
+    if [[ $head =~ HTTP/[0-9.]+\ 401 ]]; then
         [[ ! $head =~ [Rr]ealm=\"([^\"]*)\" ]] || realm=${BASH_REMATCH[1]}
         [[ ! $head =~ [Ss]ervice=\"([^\"]*)\" ]] || service=${BASH_REMATCH[1]}
         [[ ! $head =~ [Ss]cope=\"([^\"]*)\" ]] || scope=${BASH_REMATCH[1]}

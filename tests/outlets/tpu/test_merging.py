@@ -45,7 +45,7 @@ def one(operation: Operation, *answers: Any) -> Any:
     return answer
 
 
-def exit_status(code: int, at: float, **more: str) -> bytes:
+def exit_status(code: int | None, at: float, **more: str) -> bytes:
     return msgspec.json.encode({"exit_code": code, "ended_at": f"2026-01-01T00:00:{at:06.3f}Z", **more}) + b"\n"
 
 
@@ -170,6 +170,10 @@ def test_the_first_failure_counts_and_names_its_worker() -> None:
     # The one that was told to stop has not failed first, whatever its clock says.
     told = merged_exit(exit_status(143, 1, signal="TERM"), exit_status(0, 1), exit_status(5, 2))
     assert (told["exit_code"], told["worker"]) == (5, 2)
+    # The other one ends with it.
+    not_begun = exit_status(None, 1, reason="cannot start", error="output.log cannot be opened")
+    assert merged_exit(not_begun, exit_status(143, 3)) == json.loads(not_begun)
+    assert merged_exit(exit_status(143, 3), not_begun) == {**json.loads(not_begun), "worker": 1}
     assert merged_exit(exit_status(7, 1), exit_status(0, 1)) == json.loads(exit_status(7, 1))
     assert merged_exit(exit_status(0, 1), exit_status(0, 0)) == json.loads(exit_status(0, 1))
 

@@ -22,7 +22,7 @@ from volcano_jobs import NAME, make_host, make_submission
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.batch.scheduler import Submission
 from dispatcher.outlets.remote.operations import Run
-from dispatcher.outlets.volcano.manifest import job_name, pod_name
+from dispatcher.outlets.volcano.manifest import TASK, job_name
 from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 from dispatcher.workspace import Layout
 
@@ -133,7 +133,8 @@ def test_values_of_the_host_are_data(value: str) -> None:
 
 
 def test_names_are_short_enough_for_what_kubernetes_makes_of_them() -> None:
-    longest = pod_name(job_name(NAME, 999), 9999)
+    # What Volcano calls a pod of the Job.
+    longest = f"{job_name(NAME, 999)}-{TASK}-9999"
     assert len(longest) <= 63
     assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", longest)
 

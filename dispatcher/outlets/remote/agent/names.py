@@ -18,6 +18,12 @@ LAUNCH_FILE = "launch.json"
 LAUNCH_LOG = "launch.log"
 # Another directory for the locks of GPUs, where several test hosts are one machine.
 GPU_LOCKS = "DISPATCHER_GPU_LOCKS"
+# Variables by which a process knows that a launcher (MPI, Volcano) has started it as one of several: what it starts is
+# none of them. Frameworks that find a part of them ask for the others. What a site sets for its libraries stays.
+LAUNCHERS_VARIABLE = (
+    r"PMI2?_.*|PMIX_(?!MCA_).*|PALS_.*|MV2_COMM_WORLD_.*|MPI_LOCAL(RANKID|NRANKS)"
+    r"|OMPI_(COMM_WORLD_.*|UNIVERSE_SIZE|MCA_(orte|ess)(_.*)?)|VC_.+_(HOSTS|NUM)|V[CK]_TASK_INDEX"
+)
 Data = Dict[str, Any]
 
 

@@ -7,14 +7,16 @@ import subprocess
 import sys
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
-from dispatcher.outlets.remote.agent.names import Data, Refusal
+from dispatcher.outlets.remote.agent.names import LAUNCHERS_VARIABLE, Data, Refusal
 
 LONGEST_OUTPUT = 16 << 20
-# Membership in a scheduler's job, which what runs here does not have, and options of its programs; what tells these
+# Membership in a job, which what runs here does not have, and options of a scheduler's programs; what tells these
 # programs where their scheduler is stays, and what modules of a site set for its users.
 _SCHEDULERS = re.compile(
-    r"(?!SBATCH_(ACCOUNT|PARTITION|QOS|WCKEY|RESERVATION)$)(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL|PBS)_"
-    r"(?!(CONF|CONF_FILE|CONF_SERVER|CLUSTERS|SERVER|DEFAULT|EXEC)$)"
+    LAUNCHERS_VARIABLE
+    + r"|(?!SBATCH_(ACCOUNT|PARTITION|QOS|WCKEY|RESERVATION)$)"
+    + r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL|PBS)_"
+    + r"(?!(CONF|CONF_FILE|CONF_SERVER|CLUSTERS|SERVER|DEFAULT|EXEC)$).*"
 )
 
 
@@ -75,7 +77,7 @@ def run_session(
 
 def scrubbed(changes: Dict[str, Optional[str]]) -> Dict[str, str]:
     """The environment of this login without the variables of a scheduler's job, and with these changes."""
-    environment = {name: value for name, value in os.environ.items() if not _SCHEDULERS.match(name)}
+    environment = {name: value for name, value in os.environ.items() if not _SCHEDULERS.fullmatch(name)}
     for name, value in changes.items():
         if value is None:
             environment.pop(name, None)

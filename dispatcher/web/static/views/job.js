@@ -8,7 +8,6 @@ import { button, doneAgain, empty, facts, jobLink, problem, section, stateWord, 
 import { same } from "../route.js";
 import { Curves } from "./curves.js";
 import { Log } from "./log.js";
-import { where } from "./overview.js";
 
 const WHILE_IT_RUNS_MS = 5_000;
 // How the journal calls the end of an attempt, where people say it otherwise.
@@ -134,7 +133,7 @@ export class Job {
     return facts([
       ["Method", job.method],
       ["Why it waits", why],
-      ["Where", job.pod ? [where(job), job.host && ` on ${job.host}`] : null],
+      ["Where", job.pod ? [job.where, job.host && ` on ${job.host}`] : null],
       ["User", job.user],
       ["Attempt", job.attempt || null],
       ["Started", job.started_at && moment(job.started_at)],

@@ -6,7 +6,6 @@ import { change } from "../dialogs.js";
 import { count, DASH, decimalsFor, duration, fixed, moment, text } from "../format.js";
 import { button, doneAgain, empty, jobLink, menu, problem, section, stateWord, table } from "../parts.js";
 import { filtersOf, go, href, same } from "../route.js";
-import { where } from "./overview.js";
 
 const AT_ONCE = 200;
 const EVERY_MS = 5_000;
@@ -26,6 +25,7 @@ export class Jobs {
   #asked = null;
   #filters = null;
   #pages = [];
+  #fields = [];
   #next = null;
   #total = 0;
   #error = null;
@@ -74,6 +74,7 @@ export class Jobs {
     if (after !== null) params.set("after", after);
     try {
       const answer = await get("api/jobs", params, controller.signal);
+      this.#fields = ofJobs(answer.columns);
       this.#total = answer.total;
       if (after === null) {
         if (this.#pages.length <= 1) this.#next = answer.next ?? null;
@@ -125,14 +126,16 @@ export class Jobs {
   /** All columns; those with `isUsual` are shown until others are chosen. */
   #columns(rows) {
     const { metrics = [], keys = [] } = this.page.live.overview ?? {};
+    const fields = this.#fields;
+    const first = FIRST.map((name) => fields.find((one) => one.key === name));
     const [params, results] = [usualValues(rows, "params"), usualValues(rows, "result", metrics)];
-    const all = [...new Set([...keys.map((one) => one.key), ...rows.flatMap((row) => Object.keys(row.params ?? {}))])].filter((key) => !(key in FIELDS));
+    const all = [...new Set([...keys.map((one) => one.key), ...rows.flatMap((row) => Object.keys(row.params ?? {}))])].filter((key) => !fields.some((one) => one.name === key));
     const names = [...new Set([...metrics, ...rows.flatMap((row) => Object.keys(row.result ?? {}))])];
     return [
-      ...Object.values(FIELDS).slice(0, FIRST),
+      ...first,
       ...all.map((key) => ({ name: key, title: key, label: key, sort: key, group: "Parameters", cell: (row) => text(row.params?.[key]), isUsual: params.includes(key) })),
       ...names.map((name) => ({ ...resultColumn(name, rows), isUsual: results.includes(name) })),
-      ...Object.values(FIELDS).slice(FIRST),
+      ...fields.filter((one) => !first.includes(one)),
     ].map((column) => ({ ...column, isUsual: column.isUsual ?? (!column.isRare && (!column.has || rows.some((row) => column.has(row, rows)))) }));
   }
 
@@ -188,25 +191,25 @@ export class Jobs {
   }
 }
 
-// What a row has besides parameters and results, by the name in the address; those before FIRST come before these.
-const FIELDS = Object.fromEntries(
-  [
-    { name: "state", title: "State", sort: "state", className: "state-of", cell: stateWord },
-    { name: "job", title: "Job", sort: "job", className: "job", isFixed: true },
-    { name: "user", title: "User", label: "user", sort: "user", cell: (row) => row.user ?? DASH, has: (row, rows) => row.user !== rows[0].user },
-    { name: "method", title: "Method", label: "method", sort: "method", cell: (row) => row.method ?? DASH, has: (row, rows) => row.method !== rows[0].method },
-    { name: "(where)", title: "Where", label: "on", cell: where, has: (row) => row.pod },
-    { name: "host", title: "Host", label: "host", sort: "host", cell: (row) => row.host ?? DASH, isRare: true },
-    { name: "attempt", title: "Attempt", label: "attempt", sort: "attempt", number: true, cell: (row) => row.attempt, has: (row) => row.attempt > 1 },
-    { name: "priority", title: "Priority", label: "priority", sort: "priority", number: true, cell: (row) => row.priority ?? DASH, isRare: true },
-    { name: "started_at", title: "Started", label: "started", sort: "started_at", cell: (row) => moment(row.started_at), isRare: true },
-    { name: "finished_at", title: "Ended", label: "ended", sort: "finished_at", cell: (row) => moment(row.finished_at), isRare: true },
-    { name: "elapsed_s", title: "Took", label: "took", sort: "elapsed_s", number: true, cell: (row) => duration(row.elapsed_s), has: (row) => row.elapsed_s != null },
-    { name: "exit_code", title: "Exit status", label: "exit status", sort: "exit_code", number: true, cell: (row) => row.exit_code ?? DASH, isRare: true },
-    { name: "(why)", title: "Why", className: "why", cell: (row) => why(row), has: why },
-  ].map((column) => [column.name, { group: "Job", ...column }]),
-);
-const FIRST = 4;
+// How values are drawn by their unit, and the columns that are drawn in a way of their own.
+const CELLS = { moment, seconds: duration, number: (value) => value ?? DASH, text: (value) => value ?? DASH };
+const DRAWN = {
+  state: { label: undefined, className: "state-of", cell: stateWord },
+  job: { label: undefined, className: "job", isFixed: true, cell: undefined },
+  where: { name: "(where)", label: "on" },
+  why: { name: "(why)", label: undefined, sort: undefined, className: "why", cell: (row) => why(row), has: why },
+};
+// Those before parameters and results.
+const FIRST = ["state", "job", "user", "method"];
+
+/** The columns of jobs that the server has, as a table here draws them. */
+function ofJobs(columns) {
+  return columns.map(({ name, title, unit, shown, usual, sorts }) => {
+    const has = shown === "differing" ? (row, rows) => row[name] !== rows[0][name] : (row) => !usual.includes(row[name] ?? null);
+    const number = unit === "number" || unit === "seconds";
+    return { group: "Job", key: name, name, title, label: title.toLowerCase(), sort: sorts ? name : undefined, number, cell: (row) => CELLS[unit](row[name]), has, isRare: shown === "never", ...DRAWN[name] };
+  });
+}
 
 function resultColumn(key, rows) {
   const decimals = decimalsFor(rows.map((row) => row.result?.[key]));

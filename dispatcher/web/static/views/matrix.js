@@ -122,7 +122,7 @@ export class Matrix {
     const where = [...row.where, ...column.where];
     const others = this.query.getAll("where").filter((one) => !where.includes(one));
     const address = href(this.query, { view: "jobs", where: [...others, ...where] });
-    const isDone = cell.states?.done === cell.of;
+    const isDone = Object.keys(cell.states).every((state) => state === "done");
     const label = `${name(row)}, ${name(column)}: ${isStates ? "" : `${valueWords(cell, scale)}, `}${statesText(cell.states)}`;
     const shade = isStates || !Number.isFinite(cell.mean) || scale.high === scale.low ? 0 : (cell.mean - scale.low) / (scale.high - scale.low);
     return h(
@@ -135,7 +135,7 @@ export class Matrix {
 }
 
 function valueParts({ mean, std, n, of, states }, { decimals, isReading }) {
-  if (!n) return h("span", { class: "quiet" }, isReading && states.done ? "being read …" : `none of ${of}`);
+  if (!n) return h("span", { class: "quiet" }, isReading && states.done ? "being read …" : of ? `none of ${of}` : "–");
   return [
     h("span", { class: "mean" }, fixed(mean, decimals), std !== null && std !== undefined && n > 1 && h("span", { class: "std" }, ` ± ${fixed(std, decimals)}`)),
     h("span", { class: n === of ? "n" : "n partial" }, ` ${n} of ${of}`),
@@ -143,7 +143,7 @@ function valueParts({ mean, std, n, of, states }, { decimals, isReading }) {
 }
 
 function valueWords({ mean, std, n, of }, { decimals }) {
-  if (!n) return `no result of ${count(of, "job")}`;
+  if (!n) return of ? `no result of ${count(of, "job")}` : "reported by none of these methods";
   return `${fixed(mean, decimals)}${n > 1 && std != null ? ` ± ${fixed(std, decimals)}` : ""} (${n} of ${of})`;
 }
 

@@ -190,7 +190,7 @@ const COLUMNS = [
   { name: "job", title: "Job", className: "job" },
   { name: "state", title: "State", className: "state-of", cell: stateWord, has: (row) => row.state !== "running" || row.desired },
   { name: "user", label: "user", title: "User", cell: (row) => row.user ?? DASH, has: (row) => row.user },
-  { name: "where", label: "on", title: "Where", cell: where },
+  { name: "where", label: "on", title: "Where", cell: (row) => row.where ?? DASH },
   { name: "step", title: "Step", cell: step, className: "step" },
   { name: "left", label: "left", title: "Left", number: true, cell: (row) => duration(row.remaining_s) },
   { name: "elapsed", label: "elapsed", title: "Elapsed", number: true, cell: (row) => duration(secondsSince(row.started_at)) },
@@ -210,12 +210,6 @@ function linked(query, notice) {
   const [job] = notice.jobs;
   const at = notice.text.indexOf(job);
   return [notice.text.slice(0, at), jobLink(query, job), notice.text.slice(at + job.length)];
-}
-
-export function where(row) {
-  if (row.outlet && row.outlet !== "local") return row.outlet;
-  const gpu = row.gpu === null || row.gpu === undefined ? "" : `:${[row.gpu].flat().join(",")}`;
-  return row.pod ? `${row.pod}${gpu}` : DASH;
 }
 
 function step(row) {

@@ -16,7 +16,7 @@ The loop
   wake              Waiting for a descriptor, a signal, a changed file or the time.
   reconciler        The pass; participant: what takes part in it; participants/: the concerns.
   rehearsal         `--dry-run`: what a start would do.
-  reporting         The pod's file, its first and last lines, its exit code; summary: what still runs.
+  reporting         The pod's file, its first and last lines, its exit code.
   lasting_fault     What a pod says of steps that fail again and again.
   current_config    The configuration in force; dispatcher.yaml may change while the pod runs.
   options           The command-line options of a pod.
@@ -41,7 +41,7 @@ Claims
   needed_copies     The copies of the code without which jobs are not ready (pure).
   placing           Which outlets, in which order (pure).
   pack              Jobs that share a slot and run one after the other.
-  fence             Numbers and directories of attempts, and what blocks a claim; script_lock: a lab's own script.
+  fence             Numbers and directories of attempts, and what blocks a claim.
   offers            What a pod takes; waiting: why a job is not claimed (pure).
 
 Nothing here names an outlet: see dispatcher/outlets.

@@ -185,7 +185,7 @@ class Participant:
 
     def is_busy(self) -> bool:
         """Whether a pod that ends when it knows everything has to wait."""
-        return False
+        return self.has_more()
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when there is news."""

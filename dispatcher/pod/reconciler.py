@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.errors import LockLostError
-from dispatcher.outlets.base import PREEMPTED
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.options import PodOptions
@@ -149,10 +148,6 @@ class Reconciler:
             for one in everyone:
                 one.commit(tx)
 
-    def stop_all(self) -> None:
-        """Stop every attempt and put its entry back."""
-        self.shared.attempts.stop(self.shared.attempts, PREEMPTED)
-
     def record_rest(self, *, leaving: bool) -> None:
         """Record what is not recorded yet; `leaving`: attempts run on without this dispatcher."""
         if leaving:
@@ -169,12 +164,8 @@ class Reconciler:
         for one in self.participants.all:
             one.close()
 
-    def note_change(self) -> None:
-        """A watched file has changed: the next `reconcile` looks at all of them."""
-        self.backlog.note_change()
-
     def files_to_watch(self) -> list[Path]:
-        """The files whose changes `note_change` is to be called for; new templates may join them at any time."""
+        """The files whose changes `backlog.note_change` is called for; new templates may join them at any time."""
         backlog = self.backlog
         return [backlog.manifest.path, *self.shared.config.files(), *backlog.startable.templates()]
 
@@ -194,10 +185,6 @@ class Reconciler:
     def has_more_to_do(self) -> bool:
         """Whether `reconcile` is to be called again before anything else."""
         return any(one.has_more() for one in self.participants.all)
-
-    def is_idle(self) -> bool:
-        """Whether no attempt is in flight."""
-        return not self.shared.attempts
 
     @property
     def is_adding(self) -> bool:

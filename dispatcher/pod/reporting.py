@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
 
+from dispatcher.base import files
 from dispatcher.base.messages import counted
+from dispatcher.base.times import duration_text
 from dispatcher.outlets.bundle import time_limit_s
 from dispatcher.pod.offers import offers_of_others, published
 from dispatcher.pod.reconciler import Reconciler
-from dispatcher.pod.summary import still_running, stopped_early_text
+from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.pod.waiting import Reason, root_causes, summary
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
-from dispatcher.run_state.states import State
+from dispatcher.run_state.progress import elapsed_s, parse_progress, progress_text, remaining_s
+from dispatcher.run_state.states import IN_FLIGHT, Record, State
+
+_SHOWN: Final = 10
 
 
 class PodReport:
@@ -74,7 +81,7 @@ class PodReport:
         queue, stuck = self._backlog.queue, self._stuck()
         waiting = queue.waiting(_now())
         why = summary(root_causes([waiting.why(job) for job in stuck]))
-        early = self._stopped_early() and stopped_early_text(
+        early = self._stopped_early() and _stopped_early_text(
             queue.unfinished, stuck, self._shared.records, self._why_no_claims()
         )
         if early:
@@ -108,13 +115,9 @@ class PodReport:
         """The number of attempts that have ended, which could not be recorded yet."""
         return sum(attempt.ended is not None for attempt in self._attempts)
 
-    def in_flight(self) -> int:
-        """The number of attempts in flight."""
-        return len(self._attempts)
-
     def still_running(self) -> list[str]:
         """What is in flight and how long it may take, where that is known; the first line has it in brief."""
-        return still_running(self._attempts, self._shared.records, self._limit_s, time.time())
+        return _still_running(self._attempts, self._shared.records, self._limit_s, time.time())
 
     def _limit_s(self, job: str) -> float | None:
         entry = self._backlog.entry(job)
@@ -153,3 +156,67 @@ class PodReport:
 
 def _now() -> str:
     return now_text(time.time())
+
+
+def _stopped_early_text(
+    unfinished: Collection[str], stuck: Collection[str], records: Mapping[str, Record], why: str
+) -> str:
+    """What a pod leaves that has stopped claiming; empty where that is only what is `stuck`, whoever claims."""
+    others = set(unfinished).difference(stuck)
+    if not others:
+        return ""
+    elsewhere = sum(records[job].state in IN_FLIGHT for job in others)
+    parts = [f"{len(others) - elsewhere} of which this pod no longer claims"]
+    parts += [f"{elsewhere} of which other pods run"] if elsewhere else []
+    return f"ended with {counted(len(unfinished), 'job')} left, {' and '.join(parts)}: {why}"
+
+
+def _still_running(
+    attempts: Iterable[RunningAttempt],
+    records: Mapping[str, Record],
+    limit_s: Callable[[str], float | None],
+    now_s: float,
+) -> list[str]:
+    """How many attempts are in flight and how long they may take, then a line for each of the first ones.
+
+    `limit_s` is the time limit of a job, None where it has none.
+    """
+    running = [one for one in attempts if one.ended is None]
+    if not running:
+        return ["nothing is running"]
+    lefts: list[float | None] = []
+    lines: list[str] = []
+    for attempt in running:
+        left_s, text = _outlook(attempt, records.get(attempt.key.job_id), limit_s(attempt.key.job_id), now_s)
+        lefts.append(left_s)
+        lines.append(f"  {attempt.key.job_id}: {text}")
+    known = [left_s for left_s in lefts if left_s is not None]
+    more = f", for about {duration_text(max(known))}" if known else ""
+    more += " or longer" if known and len(known) < len(lefts) else ""
+    heading = f"{counted(len(running), 'job')} still running{more}"
+    left_out = [f"  ... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return [heading, *lines[:_SHOWN], *left_out]
+
+
+def _outlook(
+    attempt: RunningAttempt, record: Record | None, limit_s: float | None, now_s: float
+) -> tuple[float | None, str]:
+    """The seconds that an attempt may take yet, None when that is unknown; and what there is to tell of it."""
+    if not attempt.has_begun:
+        return None, f"submitted to {attempt.outlet}{f', {attempt.waits_for}' if attempt.waits_for else ''}"
+    elapsed = elapsed_s(record, now_s) if record is not None else None
+    progress = parse_progress(_read(attempt.paths.progress))
+    left_s = remaining_s(elapsed, progress)
+    if left_s is not None:
+        return left_s, f"{progress_text(progress)}, about {duration_text(left_s)} left"
+    ran = f"runs for {duration_text(elapsed)}"
+    if limit_s is not None and elapsed is not None:
+        return None, f"{ran}, at most {duration_text(max(0.0, limit_s - elapsed))} left (time limit)"
+    return None, f"{ran}, reports no progress"
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return files.read_at_once(path)
+    except OSError:
+        return None

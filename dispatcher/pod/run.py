@@ -16,6 +16,7 @@ from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError, UsageError
+from dispatcher.outlets.base import PREEMPTED
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.lasting_fault import LastingFault
 from dispatcher.pod.offers import own_offer, published
@@ -130,6 +131,7 @@ class Pod:
         show_claims = functools.partial(self.projector.write, over_editors=True)
         current = CurrentConfig(config, log, outlets.names)
         self.reconciler = Reconciler(store, current, options, outlets, observer, log, show_claims)
+        self.attempts = self.reconciler.shared.attempts
         self.report = PodReport(self.reconciler)
         store.while_waiting = registration.beat
         self._session = Session(store, registration, options)
@@ -198,12 +200,12 @@ class Pod:
             return
         if any(watch.add(path) for path in self.reconciler.files_to_watch()):
             # It may have changed since it was read.
-            self.reconciler.note_change()
+            self.reconciler.backlog.note_change()
             return
         for_changes = self.reconciler.wants_changes(claiming=self.phase == RUNNING)
         descriptors = self.reconciler.wait_fds()
         if wait.wait(pause_s, descriptors, for_changes=for_changes):
-            self.reconciler.note_change()
+            self.reconciler.backlog.note_change()
 
     def _work(self) -> float | None:
         """One pass and what follows it; the seconds to wait then, None when the next pass has work already."""
@@ -220,7 +222,7 @@ class Pod:
         if self.phase in (DRAINING, STOPPING):
             self._say_what_is_left()
         if self.phase == STOPPING:
-            self.reconciler.stop_all()
+            self.attempts.stop(self.attempts, PREEMPTED)
         self._beat()
         if self.reconciler.has_more_to_do():
             return None
@@ -282,7 +284,7 @@ class Pod:
             # One that drains queues no new jobs any more.
             gives_up = self.phase in (DRAINING, STOPPING) and self.reconciler.is_adding
             return self._has_worked and (gives_up or self.reconciler.is_up_to_date())
-        if not self.reconciler.is_idle():
+        if self.attempts:
             return False
         return self.phase in (DRAINING, STOPPING) or self.reconciler.is_finished()
 
@@ -327,13 +329,13 @@ class Pod:
 
     def _say_what_is_left(self) -> None:
         """Now and then, when some of what is waited for has ended."""
-        in_flight = self.report.in_flight()
+        in_flight = len(self.attempts)
         if 0 < in_flight < self._told_in_flight and time.monotonic() >= self._next_tell_s:
             self.log(self.report.still_running()[0])
             self._note_told()
 
     def _note_told(self) -> None:
-        self._told_in_flight = self.report.in_flight()
+        self._told_in_flight = len(self.attempts)
         self._next_tell_s = time.monotonic() + _TELL_S
 
     def _say_what_was_done(self) -> None:

@@ -124,9 +124,6 @@ class Claims(Participant):
     def has_more(self) -> bool:
         return self._is_incomplete
 
-    def is_busy(self) -> bool:
-        return self._is_incomplete
-
     def due_in_s(self, *, claiming: bool) -> float | None:
         """Until an entry that waits for its retry can be claimed, or an outlet finds room for what is ready."""
         if not claiming:

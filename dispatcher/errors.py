@@ -186,8 +186,8 @@ class OutletError(DispatcherError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'queued'?)` for the nearest of `known`, or the list of them when none is near."""
-    choices = list(known)
+    """` (did you mean 'queued'?)` for the nearest of the other `known`, or the list of them when none is near."""
+    choices = [one for one in known if one != word]
     match = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
     if match:
         return f" (did you mean {match[0]!r}?)"

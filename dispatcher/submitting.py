@@ -163,9 +163,7 @@ class Submission:
         if not faults:
             faults = _value_faults(self._workspace.config, entries.values())
         if faults:
-            listed = list(dict.fromkeys(faults))
-            more = [f"and {len(listed) - 10} more"] if len(listed) > 10 else []
-            raise UsageError(problems("nothing was submitted", [*listed[:10], *more]))
+            raise UsageError(problems("nothing was submitted", dict.fromkeys(faults), most=10))
         return entries
 
 

@@ -1,10 +1,10 @@
 """What every package may import, the runtime included.
 
-files: reading and writing on a directory that several hosts share. kernel_locks: flock and byte-range locks. mounts:
-the filesystem under a path. host: this host, its boot and its processes. values: the values of manifests, sweep files
-and dispatcher.yaml. devices: which GPUs a process sees. running_limits: those of `max_running`. yaml_text: YAML.
-messages: counts and lists of faults. lazy: names imported on first use. libraries: what to install where a library is
-missing. times: times and durations for people. secrets: files that only their owner can read. temporary: temporary
-directories. outputs: results and metrics that scripts leave in files of their own. These modules import only each
-other, errors and contract.
+files: reading and writing on a directory that several hosts share. file_identity: whether a file was changed.
+kernel_locks: flock and byte-range locks. mounts: the filesystem under a path. host: this host, its boot and its
+processes. programs: child processes, with limits. values: the values of manifests, sweep files and dispatcher.yaml.
+devices: which GPUs a process sees. running_limits: those of `max_running`. yaml_text: YAML. messages: counts and lists
+of faults. lazy: names imported on first use. libraries: what to install where a library is missing. times: times and
+durations for people. secrets: files that only their owner can read. temporary: temporary directories. outputs: results
+and metrics that scripts leave in files of their own. These modules import only each other, errors and contract.
 """

@@ -52,6 +52,7 @@ ADVICE = {
 
 # What comes back by itself, or with a person who looks after the storage and not after the host or the job.
 PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT})
+STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The number of the error of what is no plain file.
 NO_PLAIN_FILE: Final = errno.EINVAL
 # More of a small file that a job writes is never read: it would be the memory of whoever looks.

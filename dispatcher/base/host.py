@@ -10,14 +10,22 @@ place that parses /proc/PID/stat. Its import (14 ms) would also be a tenth of `d
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
+import signal
 import socket
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dispatcher.base.messages import readable
+
+if TYPE_CHECKING:
+    import ctypes
+
+# The same number on all architectures but alpha.
+_PIDFD_OPEN: Final = 434
 
 # PROC_PID_INIT_INO of the kernel: the initial PID namespace, that of processes outside containers.
 FIRST_PID_NAMESPACE: Final = 0xEFFFFFFC
@@ -80,6 +88,33 @@ def is_gone(pid: int, ticks: int | None = None) -> bool:
     except PermissionError:
         pass
     return False
+
+
+@functools.cache
+def libc() -> ctypes.CDLL:
+    """Loaded once: that takes longer than the calls, which belong to every start of an attempt."""
+    import ctypes
+
+    return ctypes.CDLL(None)
+
+
+def open_pidfd(pid: int) -> int:
+    """A descriptor that becomes readable when the process ends; -1 when it has ended, or on Linux before 5.3."""
+    if not pid:
+        return -1
+    try:
+        if hasattr(os, "pidfd_open"):
+            return os.pidfd_open(pid)
+    except OSError:
+        return -1
+    # A Python that was built on an older Linux than it runs on, such as conda's.
+    return int(libc().syscall(_PIDFD_OPEN, pid, 0))
+
+
+def send_group(pid: int, number: signal.Signals) -> None:
+    """Signal the process group that `pid` leads. One that has ended, or that belongs to another user, is ignored."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
 
 
 def proc_fault() -> str:

@@ -16,6 +16,12 @@ def first_names(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
+def first_texts(texts: Sequence[str], most: int = 3, separator: str = "; ") -> str:
+    """`a; b; c`, and `a; b; c; and 2 more` where there are more than `most`."""
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return separator.join([*texts[:most], *more])
+
+
 def shortened(names: Sequence[str], most: int = 8) -> list[str]:
     """The names for one line: of more than `most` the first ones, how many are left out, and the last two."""
     if len(names) <= most:
@@ -30,10 +36,10 @@ def indented(heading: str, lines: Iterable[str], most: int | None = None) -> str
     return "\n".join([heading, *(f"  {line}" for line in [*listed[:most], *left_out])])
 
 
-def problems(where: str, faults: Iterable[str]) -> str:
-    """`FILE: 2 problems`, then a line for each."""
+def problems(where: str, faults: Iterable[str], most: int | None = None) -> str:
+    """`FILE: 2 problems`, then a line for each, at most so many."""
     listed = list(faults)
-    return indented(f"{where}: {counted(len(listed), 'problem')}", listed)
+    return indented(f"{where}: {counted(len(listed), 'problem')}", listed, most)
 
 
 def is_utf8(text: str) -> bool:

@@ -10,8 +10,12 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-NETWORK_TYPES = frozenset(
+# What a host has changed on a network filesystem, another one may be shown so much later: clients keep names and
+# attributes in caches, on NFS for a minute at most.
+SHOWN_LATE_S: Final = 60.0
+_NETWORK_TYPES = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "gpfs", "beegfs", "glusterfs", "9p", "virtiofs", "afs",
      "pvfs2", "orangefs", "ocfs2", "gfs2", "panfs", "wekafs", "fuse"}
 )  # fmt: skip
@@ -29,7 +33,7 @@ class Mount:
     @property
     def is_network(self) -> bool:
         """Whether other hosts may see or change the same files; true of FUSE, where that cannot be known."""
-        return self.fstype in NETWORK_TYPES or self.fstype.startswith("fuse.")
+        return self.fstype in _NETWORK_TYPES or self.fstype.startswith("fuse.")
 
     @property
     def shows_old_content(self) -> bool:

@@ -30,7 +30,7 @@ from dispatcher.errors import nearest
 # What in a command, and at the beginning of a path here, is the attempt's directory.
 ATTEMPT_DIR: Final = "{attempt_dir}"
 # Of what a host sends that does not see the workspace.
-LONGEST_SENT: Final = 1 << 20
+_LONGEST_SENT: Final = 1 << 20
 _RESULTS: Final = (".json", ".jsonl", ".csv")
 _METRICS: Final = (".jsonl", ".csv")
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf|infinity)", re.I)
@@ -219,7 +219,7 @@ def _read(directory: Path, outputs: Outputs, source: ResultFile) -> bytes:
         if error.errno not in _ABSENT:
             raise
         if outputs.is_elsewhere:
-            raise _NoResultError(f"not on its host, or longer than {bytes_text(LONGEST_SENT)}") from None
+            raise _NoResultError(f"not on its host, or longer than {bytes_text(_LONGEST_SENT)}") from None
         raise _NoResultError(
             f"there is no such file in {directory}: the script writes it there if its command has {ATTEMPT_DIR}"
         ) from None

@@ -16,7 +16,7 @@ _HARMLESS: Final = re.compile(r"(\r?\n|\t|\x1b\[[0-9;:]*m)")
 _CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # What may be the beginning of either.
 _UNFINISHED: Final = re.compile(r"(\r|\x1b(\[[0-?]{0,60})?)\Z")
-ELLIPSIS: Final = "…"
+_ELLIPSIS: Final = "…"
 
 
 def one_line(text: str) -> str:
@@ -41,7 +41,7 @@ def clip(text: str, width: int) -> str:
     """`text` in at most `width` columns; what is too long ends with an ellipsis."""
     if width_of(text) <= width:
         return text
-    return _first(text, width - 1) + ELLIPSIS if width > 0 else ""
+    return _first(text, width - 1) + _ELLIPSIS if width > 0 else ""
 
 
 def clip_middle(text: str, width: int, tail: float = 0.4) -> str:
@@ -54,7 +54,7 @@ def clip_middle(text: str, width: int, tail: float = 0.4) -> str:
     if width <= 2:
         return clip(text, width)
     end = "".join(reversed(_first(text[::-1], int((width - 1) * tail))))
-    return _first(text, width - 1 - width_of(end)) + ELLIPSIS + end
+    return _first(text, width - 1 - width_of(end)) + _ELLIPSIS + end
 
 
 def wrap(text: str, width: int) -> list[str]:

@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.base.variables import SETTABLE
@@ -22,11 +22,11 @@ from dispatcher.errors import nearest
 FAILURE_REASONS: Final = ("exit", "signal", "out of memory", "time limit", "setup", "lost", "preempted", "gpu idle")
 
 # What to do with a job whose attempt was lost or preempted.
-ON_END: Final = ("requeue", "fail")
+_ON_END: Final = ("requeue", "fail")
 
 RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory", "nodes")
 # What becomes of a job whose checkpoint the next outlet cannot see: it waits for an outlet that can, or starts anew.
-ON_MOVE: Final = ("stay", "restart")
+_ON_MOVE: Final = ("stay", "restart")
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 # What lists and filters read as something else, and what would break a line, is in no name.
@@ -122,6 +122,20 @@ def group_label(values: Iterable[object]) -> Callable[[object], str]:
         for key, text in texts.items()
     }
     return lambda value: labels[identity(value)]
+
+
+def split_names(lists: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """The names in lists with commas; what is known with its commas is one name."""
+    found: dict[str, None] = {}
+    for text in lists:
+        parts = text.split(",")
+        while parts:
+            ends = range(len(parts), 0, -1)
+            end = next((end for end in ends if ",".join(parts[:end]).strip() in known), 1)
+            if name := ",".join(parts[:end]).strip():
+                found[name] = None
+            del parts[:end]
+    return tuple(found)
 
 
 def is_name(value: object) -> bool:
@@ -326,15 +340,15 @@ def parse_gpu_idle(value: object) -> Mapping[str, Any]:
 
 def parse_on_end(value: object) -> str:
     """What to do with a job whose attempt was lost or preempted: `requeue` or `fail`."""
-    if value not in ON_END:
-        raise BadValueError(f"expected {' or '.join(ON_END)}{nearest(str(value), ON_END)}")
+    if value not in _ON_END:
+        raise BadValueError(f"expected {' or '.join(_ON_END)}{nearest(str(value), _ON_END)}")
     return str(value)
 
 
 def parse_on_move(value: object) -> str:
     """What becomes of a job whose checkpoint the next outlet cannot see: `stay` or `restart`."""
-    if value not in ON_MOVE:
-        raise BadValueError(f"expected {' or '.join(ON_MOVE)}{nearest(str(value), ON_MOVE)}")
+    if value not in _ON_MOVE:
+        raise BadValueError(f"expected {' or '.join(_ON_MOVE)}{nearest(str(value), _ON_MOVE)}")
     return str(value)
 
 

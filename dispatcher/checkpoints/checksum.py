@@ -42,7 +42,7 @@ def of_bytes(data: bytes) -> str:
     return str(xxhash.xxh3_128(data).hexdigest())
 
 
-def of_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
+def _of_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
     """Size and checksum of a file; with `sync`, the file is also synced to the disk."""
     checksum = Checksum()
     buffer = memoryview(bytearray(_PIECE_BYTES))
@@ -60,9 +60,9 @@ def of_file(path: Path, *, sync: bool = False) -> tuple[int, str]:
 def of_files(paths: Sequence[Path], *, sync: bool = False) -> list[tuple[int, str]]:
     """Size and checksum of each file, several read in parallel."""
     if len(paths) < 2:
-        return [of_file(path, sync=sync) for path in paths]
+        return [_of_file(path, sync=sync) for path in paths]
     with ThreadPoolExecutor(min(_AT_ONCE, len(paths)), "checksum") as pool:
-        return list(pool.map(lambda path: of_file(path, sync=sync), paths))
+        return list(pool.map(lambda path: _of_file(path, sync=sync), paths))
 
 
 def pieces(path: Path, checksum: Checksum, piece_bytes: int) -> Iterator[bytes]:

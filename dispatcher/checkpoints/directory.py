@@ -22,7 +22,6 @@ from dispatcher.checkpoints.storage import DAMAGED, LATEST, OLD, SCRATCH, SET_AS
 from dispatcher.errors import CheckpointError, DamagedCheckpointError
 
 _OCCUPIED: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TRIES: Final = 5
 
 
@@ -194,7 +193,7 @@ class DirectoryStorage:
         except FileNotFoundError:
             return
         except OSError as error:
-            if error.errno not in _FULL:
+            if error.errno not in files.STORAGE_IS_FULL:
                 raise
             # No space even for the directory to which it would be moved.
             discarded = path

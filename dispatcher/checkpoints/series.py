@@ -18,7 +18,7 @@ from dispatcher.errors import CheckpointError, DamagedCheckpointError, Dispatche
 _log = logging.getLogger(__name__)
 
 
-class Pointer(msgspec.Struct, frozen=True):
+class _Pointer(msgspec.Struct, frozen=True):
     """The file `latest`: the name of a checkpoint, and the order of the newest one when it was written."""
 
     checkpoint: str
@@ -198,13 +198,13 @@ class Series:
                 _log.warning("%s; it is ignored", error)
 
     def _point(self, name: str, order: tuple[int, int, int]) -> None:
-        self.storage.write_pointer(msgspec.json.encode(Pointer(name, order)) + b"\n")
+        self.storage.write_pointer(msgspec.json.encode(_Pointer(name, order)) + b"\n")
 
-    def _pointer(self) -> Pointer | None:
+    def _pointer(self) -> _Pointer | None:
         data = self.storage.read_pointer()
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
             if data is not None:
-                return msgspec.json.decode(data, type=Pointer)
+                return msgspec.json.decode(data, type=_Pointer)
         return None
 
     def _check_not_superseded(self, job: str, attempt: int, where: str, doing: str) -> None:

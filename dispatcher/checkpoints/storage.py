@@ -26,7 +26,7 @@ SET_ASIDE: Final = "set-aside"
 # The suffix of a checkpoint that is being replaced, until the new one has its name.
 OLD: Final = ".old-"
 
-OBJECT_STORES: Final = ("s3", "gs", "az")
+_OBJECT_STORES: Final = ("s3", "gs", "az")
 _PART: Final = re.compile(r"[A-Za-z0-9_=@+][A-Za-z0-9_.=@+-]*")
 
 # Called with None right before a commit, and with the manifest of an existing checkpoint of that name; raises when this
@@ -104,8 +104,8 @@ def normal(place: str | os.PathLike[str]) -> str:
             f"checkpoints in {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}: no credentials in a URL; "
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the store's other variables, in the environment"
         )
-    if parts.scheme not in OBJECT_STORES or not parts.netloc:
-        known = ", ".join(f"{scheme}://bucket/..." for scheme in OBJECT_STORES)
+    if parts.scheme not in _OBJECT_STORES or not parts.netloc:
+        known = ", ".join(f"{scheme}://bucket/..." for scheme in _OBJECT_STORES)
         raise UsageError(f"checkpoints in {text!r}: expected a directory or one of {known}")
     return text.rstrip("/")
 

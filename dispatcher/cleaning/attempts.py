@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import time
@@ -39,7 +38,6 @@ KEPT: Final = frozenset(
 SILENT_S: Final = 86400.0
 # How an entry names another attempt's directory, in any of its values.
 _NAMED: Final = re.compile(r"jobs/([A-Za-z0-9_][A-Za-z0-9._-]{0,199})/([1-9][0-9]{0,8})(?![0-9])")
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class OldAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,14 +245,14 @@ def _write_note(fd: int, data: bytes, mode: int) -> bool:
     except FileExistsError:
         return True
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in files.STORAGE_IS_FULL:
             return False
         raise
     try:
         os.fchmod(note, mode)
         os.write(note, data + b"\n")
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in files.STORAGE_IS_FULL:
             raise
         os.unlink(contract.CLEANED_FILE, dir_fd=fd)
         return False

@@ -63,7 +63,7 @@ def orphans(layout: Layout, records: Iterable[Record], older_than_s: float, now_
     diffs, packages, code = FOLDERS
     candidates = [*_candidates(layout, diffs, _BLOB, before_s), *_candidates(layout, packages, _BLOB, before_s)]
     if candidates:
-        used = digests_of_attempts(layout) | set(_changes_of_copies(layout))
+        used = _digests_of_attempts(layout) | set(_changes_of_copies(layout))
         found += [orphan for digest, orphan in candidates if digest not in used]
     archives = list(_candidates(layout, code, _ARCHIVE, before_s))
     if archives:
@@ -94,7 +94,7 @@ def remove(layout: Layout, orphan: Orphan, links: Links, on_error: OnError) -> S
     return Size()
 
 
-def digests_of_attempts(layout: Layout) -> set[str]:
+def _digests_of_attempts(layout: Layout) -> set[str]:
     """The digests of blobs that attempts refer to. Raises StateError when a record cannot be read."""
     used: set[str] = set()
     with contextlib.suppress(FileNotFoundError), tree.opened_root(layout.jobs_dir) as root:

@@ -18,7 +18,7 @@ from dispatcher.cleaning.blobs import YOUNG_S
 from dispatcher.config import Config
 from dispatcher.hosts.types import Host, TpuHost
 from dispatcher.outlets.batch.identity import read_submission, workspace_id
-from dispatcher.outlets.batch.landing import greet, layout_there
+from dispatcher.outlets.batch.remote_host import greet, layout_there
 from dispatcher.outlets.kinds import ask_hosts
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Operation, Remove, Removed, TreeList, Trees

@@ -40,7 +40,7 @@ complete -o nosort -F %(complete_func)s %(prog_name)s
 _BREAKS: Final = frozenset("=:")
 
 
-class JoiningBashComplete(BashComplete):
+class _JoiningBashComplete(BashComplete):
     """Joins what bash has split."""
 
     source_template = _SOURCE
@@ -84,4 +84,4 @@ def _unquoted(word: str) -> str:
 
 def use() -> None:
     """Let click complete for bash in this way."""
-    add_completion_class(JoiningBashComplete)
+    add_completion_class(_JoiningBashComplete)

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FORMATS: Final = ("plain", "github", "latex", "csv", "json")
+_FORMATS: Final = ("plain", "github", "latex", "csv", "json")
 _DAY_S: Final = 86400
 # More jobs than this are changed only after a question.
 MANY: Final = 20
-STATE_WORDS: Final = tuple(state.value for state in State)
+_STATE_WORDS: Final = tuple(state.value for state in State)
 
 
 class SecondsRange(click.FloatRange):
@@ -241,7 +241,7 @@ def state_option(function: F) -> F:
         "states",
         multiple=True,
         metavar="STATE",
-        shell_complete=complete_words(STATE_WORDS),
+        shell_complete=complete_words(_STATE_WORDS),
         help="Only jobs in this state, or in these (comma-separated).",
     )(function)
 
@@ -249,7 +249,7 @@ def state_option(function: F) -> F:
 def format_option(function: F) -> F:
     """`--format` and `--json`, passed to the command as `style`."""
     json_flag = click.option("--json", "style", flag_value="json", help="Same as --format json.")
-    choice = click.option("--format", "style", type=click.Choice(FORMATS), default="plain", help="[default: plain]")
+    choice = click.option("--format", "style", type=click.Choice(_FORMATS), default="plain", help="[default: plain]")
     return json_flag(choice(function))
 
 

@@ -247,7 +247,7 @@ class Follower:
         if several:
             from dispatcher.cli.worker_logs import follow_several
 
-            with contextlib.closing(elsewhere.road):
+            with contextlib.closing(elsewhere.transport):
                 follow_several(several, self._sink(job, None), self._choice.tail, is_over, self._choice.pattern)
             return
         sink, offset = self._sink(job, self._choice.pattern), 0

@@ -131,8 +131,8 @@ class LastStates:
         if len(self._rest) > _LONGEST_LINE:
             lines, newline, self._rest = lines + newline + self._rest, b"", b""
         self._show(b"")
-        self._out.write(_REWRITTEN.sub(lambda line: last_state(line[0]), lines) + newline)
-        self._show(last_state(self._rest))
+        self._out.write(_REWRITTEN.sub(lambda line: _last_state(line[0]), lines) + newline)
+        self._show(_last_state(self._rest))
 
     def flush(self) -> None:
         self._out.flush()
@@ -140,7 +140,7 @@ class LastStates:
     def end(self) -> None:
         """Pass on an unfinished line."""
         self._show(b"")
-        self._out.write(last_state(self._rest))
+        self._out.write(_last_state(self._rest))
         self._rest = b""
 
     def _show(self, state: bytes) -> None:
@@ -149,7 +149,7 @@ class LastStates:
             self._drawn = state
 
 
-def last_state(line: bytes) -> bytes:
+def _last_state(line: bytes) -> bytes:
     """What is left of a line with carriage returns: its last part that is not blank."""
     start = _last_state_start(line, 0, len(line))
     return line[start:].partition(b"\r")[0]
@@ -227,14 +227,14 @@ class LastLines:
 
     def write(self, block: bytes) -> None:
         *lines, self._rest = (self._rest + block).split(b"\n")
-        self._lines.extend(map(last_state, lines))
+        self._lines.extend(map(_last_state, lines))
         self._rest = self._rest[_last_state_start(self._rest, 0, len(self._rest)) :]
 
     def flush(self) -> None:
         """Nothing is passed on before `write_to`."""
 
     def write_to(self, out: Sink) -> None:
-        lines = [*(line + b"\n" for line in self._lines), last_state(self._rest)]
+        lines = [*(line + b"\n" for line in self._lines), _last_state(self._rest)]
         out.write(b"".join(lines if self._rest else lines[:-1]))
 
 

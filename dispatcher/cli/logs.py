@@ -20,7 +20,7 @@ from dispatcher.cli.printing import note
 from dispatcher.cli.time_limit import timeout_option
 from dispatcher.errors import StateError, UsageError
 from dispatcher.matrix.condition import Where
-from dispatcher.run_state.states import State
+from dispatcher.run_state.states import ENDED
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _NOTHING: Final = 1
 # Of each job when several are followed, as `tail -f` does.
 _FOLLOWED_LINES: Final = 10
-_ENDED: Final = frozenset({State.DONE, State.FAILED, State.ABANDONED})
 
 
 class _Which(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +113,7 @@ def logs(
 
 def _unended(snapshot: Snapshot, chosen: Sequence[str], named: Sequence[str]) -> list[str]:
     """The jobs to follow: of those that no one named exactly, only the ones that are not over."""
-    left_out = {job for job in chosen if snapshot.records[job].state in _ENDED and job not in named}
+    left_out = {job for job in chosen if snapshot.records[job].state in ENDED and job not in named}
     if left_out:
         note(f"{counted(len(left_out), 'job has', 'jobs have')} ended: not followed")
     return [job for job in chosen if job not in left_out]

@@ -19,9 +19,9 @@ from dispatcher.cli.printing import note
 from dispatcher.config import Config
 from dispatcher.errors import OutletError
 from dispatcher.outlets.batch.identity import read_submission
-from dispatcher.outlets.kinds import located, make_road
+from dispatcher.outlets.kinds import located, make_transport
 from dispatcher.outlets.remote.asking import carry_out
-from dispatcher.outlets.remote.road import LogRoad
+from dispatcher.outlets.remote.transport import LogTransport
 from dispatcher.workspace import AttemptPaths, log_name
 
 _BLOCK: Final = 1 << 16
@@ -33,13 +33,14 @@ _LONGEST_PAUSE_S: Final = 60.0
 
 
 class Elsewhere(msgspec.Struct, frozen=True):
-    """Where an attempt's own log is: the file `name` of a directory where `road` leads; `follow_elsewhere` closes it.
+    """Where an attempt's own log is: the file `name` of a directory that `transport` reaches.
 
-    Of an attempt with a log on each of several machines it is that of the first one, until `several_logs` tells all.
+    `follow_elsewhere` closes the transport. Of an attempt with a log on each of several machines it is that of the
+    first one, until `several_logs` tells all.
     """
 
     host: str
-    road: LogRoad
+    transport: LogTransport
     directory: str
     name: str = contract.LOG_FILE
 
@@ -56,19 +57,20 @@ def log_elsewhere(config: Config, paths: AttemptPaths, rank: int = 0) -> Elsewhe
     if host is None:
         note(f"{submission.outlet} is no configured host: only what was copied from there before is shown")
         return None
-    road = make_road(located(host, config, submission.location), config, _owner())
-    return Elsewhere(host.name, road, submission.directory, log_name(rank))
+    transport = make_transport(located(host, config, submission.location), config, _owner())
+    return Elsewhere(host.name, transport, submission.directory, log_name(rank))
 
 
 def several_logs(where: Elsewhere) -> dict[int, Elsewhere]:
     """Where the logs are of an attempt that has one on each of several machines, by index; none when there is one."""
     try:
-        roads = carry_out(where.road.reach(_REACH_S))
+        transports = carry_out(where.transport.reach(_REACH_S))
     except OutletError as error:
         note(f"{where.host}: {error}")
         return {}
     return {
-        index: Elsewhere(f"{where.host}, worker {index}", road, where.directory) for index, road in enumerate(roads)
+        index: Elsewhere(f"{where.host}, worker {index}", transport, where.directory)
+        for index, transport in enumerate(transports)
     }
 
 
@@ -82,13 +84,13 @@ def follow_elsewhere(where: Elsewhere, out: Sink, offset: int, has_ended: Callab
 
     A connection that breaks off is made again, and nothing is printed twice or left out.
     """
-    with contextlib.closing(where.road):
+    with contextlib.closing(where.transport):
         _follow(where, out, offset, has_ended)
 
 
 def copy_what_is_there(where: Elsewhere, out: Sink) -> int:
     """Copy the log as far as it is now; the bytes."""
-    return _copy(where, where.road.rest_words, 0, out, lambda: False)[0]
+    return _copy(where, where.transport.rest_words, 0, out, lambda: False)[0]
 
 
 class _Patience:
@@ -111,13 +113,13 @@ class _Patience:
 def _follow(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bool]) -> None:
     patience = _Patience(where.host)
     while True:
-        copied, code, error = _copy(where, where.road.follow_words, offset, out, has_ended)
+        copied, code, error = _copy(where, where.transport.follow_words, offset, out, has_ended)
         offset += copied
         if code == 0 or has_ended():
             break
         patience.pause(copied, code, error)
     for _ in range(_MOST_TRIES):
-        copied, code, error = _copy(where, where.road.rest_words, offset, out, lambda: False)
+        copied, code, error = _copy(where, where.transport.rest_words, offset, out, lambda: False)
         offset += copied
         if code == 0:
             return
@@ -128,9 +130,9 @@ def _follow(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bo
 def _copy(
     where: Elsewhere, words: Callable[[str, int, str], list[str]], offset: int, out: Sink, is_over: Callable[[], bool]
 ) -> tuple[int, int, str]:
-    """Copy the log from `offset` on, with the words of the road; see `_run`."""
+    """Copy the log from `offset` on, with the words of the transport; see `_run`."""
     try:
-        carry_out(where.road.reach(_REACH_S))
+        carry_out(where.transport.reach(_REACH_S))
         command = words(where.directory, offset, where.name)
     except OutletError as error:
         return 0, 1, str(error)

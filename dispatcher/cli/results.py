@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from dispatcher.base.messages import counted, first_names, indented
-from dispatcher.base.values import identity
+from dispatcher.base.values import identity, split_names
 from dispatcher.cli.common import (
     F,
     WholeNumber,
@@ -37,25 +37,11 @@ _KINDS: Final = ("bars", "heatmap", "curves")
 
 
 def _kept(context: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Lists as they are typed: a name may have a comma itself, which only the results tell (split_names)."""
+    """Lists as they are typed: a name may have a comma itself, which only the results tell (_split_names)."""
     given = (value,) if isinstance(value, str) else value or ()
     if given and not any(part.strip() for text in given for part in text.split(",")):
         raise UsageError(f"{param.opts[0]} {given[0]!r} names no key: expected keys with commas between them")
     return given
-
-
-def split_names(lists: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
-    """The names in lists with commas; what is known with its commas is one name."""
-    found: dict[str, None] = {}
-    for text in lists:
-        parts = text.split(",")
-        while parts:
-            ends = range(len(parts), 0, -1)
-            end = next((end for end in ends if ",".join(parts[:end]).strip() in known), 1)
-            if name := ",".join(parts[:end]).strip():
-                found[name] = None
-            del parts[:end]
-    return tuple(found)
 
 
 def _names_option(name: str, help: str) -> Callable[[F], F]:

@@ -94,14 +94,14 @@ def clean_terminals() -> None:
     """Let terminals show `?` for letters that they do not have, and for what they would obey (`CleanTerminal`)."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and stream.isatty() and terminal_of(stream) is None:
+        if isinstance(stream, io.TextIOWrapper) and stream.isatty() and _terminal_of(stream) is None:
             stream.flush()
             buffer = io.BufferedWriter(CleanTerminal(stream))
             errors = "replace" if stream.errors == "strict" else stream.errors
             setattr(sys, name, io.TextIOWrapper(buffer, stream.encoding, errors, line_buffering=True))
 
 
-def terminal_of(stream: TextIO) -> CleanTerminal | None:
+def _terminal_of(stream: TextIO) -> CleanTerminal | None:
     """The terminal that a stream writes to; None where it is none."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw if isinstance(raw, CleanTerminal) else None
@@ -110,7 +110,7 @@ def terminal_of(stream: TextIO) -> CleanTerminal | None:
 def draw(text: str) -> None:
     """Write escape sequences of our own to stdout, a terminal that shall obey them."""
     sys.stdout.flush()
-    if (terminal := terminal_of(sys.stdout)) is not None:
+    if (terminal := _terminal_of(sys.stdout)) is not None:
         terminal.obey(text)
     else:
         sys.stdout.write(text)

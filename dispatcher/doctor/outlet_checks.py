@@ -13,11 +13,11 @@ from dispatcher.doctor.context import Context
 from dispatcher.doctor.findings import OK, WARNING, WRONG, Finding, Findings
 from dispatcher.errors import DispatcherError
 from dispatcher.hosts.types import AnyHost, Host, TpuHost, VolcanoHost
-from dispatcher.outlets.kinds import limit_s, make_road, make_scheduler
+from dispatcher.outlets.kinds import limit_s, make_scheduler, make_transport
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run
-from dispatcher.outlets.remote.road import Road
+from dispatcher.outlets.remote.transport import Transport
 from dispatcher.outlets.tpu.projects import with_project
 
 _TIMEOUT_S: Final = 30.0
@@ -47,7 +47,7 @@ def hosts(context: Context) -> Findings:
     questions = {}
     for host in list(able):
         try:
-            questions[host.name] = _road(config, host), _questions(config, host)
+            questions[host.name] = _transport(config, host), _questions(config, host)
         except DispatcherError as error:
             able.remove(host)
             yield Finding(f"host {host.name}", WRONG, str(error))
@@ -79,10 +79,10 @@ def _look_from_here(config: Config) -> Generator[Finding, None, list[AnyHost]]:
     return [host for host in able if host.name not in away]
 
 
-def _road(config: Config, host: AnyHost) -> Road:
+def _transport(config: Config, host: AnyHost) -> Transport:
     if isinstance(host, VolcanoHost):
-        return volcano_checks.road_to_volume(config, host)
-    return make_road(host, config, "doctor")
+        return volcano_checks.transport_to_volume(config, host)
+    return make_transport(host, config, "doctor")
 
 
 def _programs(config: Config, host: AnyHost) -> tuple[str, ...]:

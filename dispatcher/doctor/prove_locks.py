@@ -84,7 +84,7 @@ def prove_locks(layout: Layout, own_pod: str, beat: Callable[[], None], log: Cal
     return Proof(tuple(unprotected), mount)
 
 
-def refuse_sshfs(mount: Mount, why: str) -> None:
+def _refuse_sshfs(mount: Mount, why: str) -> None:
     """Raise LockUnsupportedError on sshfs, where no kind of lock helps."""
     if mount.fstype == "fuse.sshfs":
         raise LockUnsupportedError(
@@ -103,7 +103,7 @@ def refuse_other_hosts_on_sshfs(layout: Layout, own_pod: str, lost_after_s: floa
     alive = [info for info in others if liveness.pod_is_alive(layout, info, watch, lost_after_s)]
     if alive:
         names = ", ".join(f"{info.pod} (host {info.host})" for info in alive)
-        refuse_sshfs(mount, f"the workspace is used from other hosts, too: pod {names}")
+        _refuse_sshfs(mount, f"the workspace is used from other hosts, too: pod {names}")
 
 
 def switch_to_hardlink(store: Store, layout: Layout, own_pod: str, beat: Callable[[], None], why: str) -> None:
@@ -111,7 +111,7 @@ def switch_to_hardlink(store: Store, layout: Layout, own_pod: str, beat: Callabl
 
     Raises LockUnsupportedError when one does not: then two kinds of lock would be in use.
     """
-    refuse_sshfs(mount_of(layout.run_state), why)
+    _refuse_sshfs(mount_of(layout.run_state), why)
     store.use_hardlink_lock()
     wait_until_all_follow(layout, own_pod, beat, why)
 

@@ -12,10 +12,8 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.submitted import SubmittedJobs
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.records import Records
-from dispatcher.run_state.states import State
+from dispatcher.run_state.states import WAITING
 from dispatcher.run_state.store import Store
-
-_OPEN = (State.QUEUED, State.HELD)
 
 
 class Examined(msgspec.Struct, frozen=True):
@@ -50,7 +48,7 @@ def examine(config: Config) -> Examined | None:
 
 def _without_line(submitted: SubmittedJobs, records: Records) -> Iterator[str]:
     missing = [job for job in records.by_state().ad_hoc() if job not in submitted.entries]
-    waiting = [job for job in missing if records[job].state in _OPEN]
+    waiting = [job for job in missing if records[job].state in WAITING]
     if waiting:
         yield f"{first_names(waiting)}: no line, so what to run is unknown: restore it, or `dispatcher delete` the job"
 
@@ -60,7 +58,7 @@ def _entry_faults(config: Config, submitted: SubmittedJobs, records: Records, li
     from dispatcher.templates.readiness import Readiness
 
     ready = Readiness(config, on_pod=False)
-    for job in records.by_state().jobs(_OPEN):
+    for job in records.by_state().jobs(WAITING):
         if job not in submitted.entries or not records.is_ad_hoc(job):
             continue
         entry = submitted.entries[job]
@@ -83,6 +81,6 @@ def _notes(submitted: SubmittedJobs, records: Records, listed: frozenset[str]) -
     if twins:
         yield f"{first_names(twins)}: also in a manifest, whose entry counts for pods that read that"
     ended = [job for job in records.by_state().ad_hoc() if job not in submitted.entries]
-    ended = [job for job in ended if records[job].state not in _OPEN]
+    ended = [job for job in ended if records[job].state not in WAITING]
     if ended:
         yield f"{first_names(ended)}: no line, so they cannot be run again"

@@ -37,7 +37,7 @@ def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, Found | Ou
         if isinstance(one, OutletError):
             yield Finding(name, WRONG, str(one), "`gcloud auth login`, and `gcloud` on PATH of this machine")
         else:
-            yield _standing(name, host, one, workspace_id(config.layout))
+            yield _unmanaged(name, host, one, workspace_id(config.layout))
             if one.vm is not None and (problem := other_size(host, one.vm)):
                 yield Finding(name, WRONG, problem)
 
@@ -64,7 +64,7 @@ def is_reachable(found: Found | OutletError) -> bool:
     return isinstance(found, Found) and is_up(found.vm)
 
 
-def _standing(name: str, host: TpuHost, found: Found, workspace: str) -> Finding:
+def _unmanaged(name: str, host: TpuHost, found: Found, workspace: str) -> Finding:
     text = found.text(workspace)
     if found.vm is not None:
         text += f", {counted(len(found.vm.workers), 'worker')}"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_texts
 from dispatcher.config import Config
 from dispatcher.doctor.findings import OK, UNKNOWN, WARNING, WRONG, Finding, Findings
 from dispatcher.hosts.types import VolcanoHost
@@ -21,9 +21,9 @@ from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Outcome, Unreached
 from dispatcher.outlets.remote.operations import Failed, Operation, Ran, Run
-from dispatcher.outlets.remote.road import LocalRoad, Road
+from dispatcher.outlets.remote.transport import LocalTransport, Transport
 from dispatcher.outlets.solver.volcano import nodes_question, read_nodes
-from dispatcher.outlets.volcano.helper import HelperRoad
+from dispatcher.outlets.volcano.helper import HelperTransport
 from dispatcher.outlets.volcano.helper_job import HELPER_LABEL, OWNER_ANNOTATION
 from dispatcher.outlets.volcano.kubectl import PROGRAM, Kubectl, Reason, cure, first_problem
 from dispatcher.outlets.volcano.manifest import KIND, WORKSPACE
@@ -74,7 +74,8 @@ class _Needed(msgspec.Struct, frozen=True):
 def look(config: Config, hosts: Sequence[VolcanoHost]) -> Mapping[str, Outcome]:
     """What each cluster answers. Raises StorageError when the workspace has no id."""
     questions = {
-        host.name: (LocalRoad(host.name), _questions(host, Kubectl(host, config.layout.root), config)) for host in hosts
+        host.name: (LocalTransport(host.name), _questions(host, Kubectl(host, config.layout.root), config))
+        for host in hosts
     }
     return ask_all(questions, _TIMEOUT_S)
 
@@ -90,9 +91,9 @@ def can_have_helpers(host: VolcanoHost, outcome: Outcome) -> bool:
     return not missing & {"pvc_name", "service_account"}
 
 
-def road_to_volume(config: Config, host: VolcanoHost) -> Road:
+def transport_to_volume(config: Config, host: VolcanoHost) -> Transport:
     """The way to the volume, with a helper that no other command has."""
-    return HelperRoad(host, config.layout, f"doctor {socket.gethostname()} {os.getpid()}")
+    return HelperTransport(host, config.layout, f"doctor {socket.gethostname()} {os.getpid()}")
 
 
 def clusters(config: Config, hosts: Sequence[VolcanoHost], outcomes: Mapping[str, Outcome]) -> Findings:
@@ -279,7 +280,10 @@ def _judge_jobs(name: str, kubectl: Kubectl, answer: Any) -> Findings:
     for job in json.loads(answer.out)["items"]:
         phase = job.get("status", {}).get("state", {}).get("phase") or "new"
         phases.setdefault(phase, []).append(job["metadata"]["name"])
-    told = "; ".join(f"{len(names)} {phase} ({_listed(names)})" for phase, names in sorted(phases.items()))
+    told = "; ".join(
+        f"{len(names)} {phase} ({first_texts(sorted(names), _MOST_SHOWN, ', ')})"
+        for phase, names in sorted(phases.items())
+    )
     yield Finding(name, OK, f"of this workspace: {told or 'none'}")
 
 
@@ -297,8 +301,3 @@ def _judge_helpers(name: str, kubectl: Kubectl, answer: Any) -> Findings:
         return
     told = ", ".join(f"{job} of {owner}" for job, owner in owners.items())
     yield Finding(name, OK, f"{counted(len(owners), 'helper')}: {told}; one that is not used ends by itself")
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return ", ".join(sorted(names)[:_MOST_SHOWN]) + more

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
 from typing import Final
 
 from dispatcher.base import files
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_texts
 from dispatcher.base.mounts import mount_of
 from dispatcher.config import Config, LockKind
 from dispatcher.doctor import submitted_jobs
@@ -150,10 +149,9 @@ def attempts(context: Context) -> Findings:
             (running if lost.runs else over).append((f"{lost.text()}; {state}", "" if is_waiting else job))
     for found, what in ((running, "running"), (over, "over or submitted")):
         if found:
-            shown = "; ".join(text for text, _ in found[:_SHOWN])
-            more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            shown = first_texts([text for text, _ in found], _SHOWN)
             yield Finding(
-                "attempts", WARNING, f"{counted(len(found), 'attempt')} not in the journal, {what}: {shown}{more}",
+                "attempts", WARNING, f"{counted(len(found), 'attempt')} not in the journal, {what}: {shown}",
                 _lost_cure([job for _, job in found if job]),
             )  # fmt: skip
     if not running and not over:
@@ -170,22 +168,20 @@ def results(context: Context) -> Findings:
     if lost:
         cure = "take them from a backup, or run the jobs again: `dispatcher requeue --no-result`"
         yield Finding(
-            "results", WRONG, f"{counted(len(lost), 'result')} of done jobs lost or damaged: {_listed(lost)}", cure
+            "results",
+            WRONG,
+            f"{counted(len(lost), 'result')} of done jobs lost or damaged: {first_texts(lost, _SHOWN)}",
+            cure,
         )
     if lacking:
         cure = (
             "correct `result` of the method in dispatcher.yaml, or what the script writes; then "
             "`dispatcher requeue --no-result`"
         )
-        what = f"{counted(len(lacking), 'job')} done without all of the result: {_listed(lacking)}"
+        what = f"{counted(len(lacking), 'job')} done without all of the result: {first_texts(lacking, _SHOWN)}"
         yield Finding("results", WARNING, what, cure)
     if not lost and not lacking:
         yield Finding("results", OK, "none is known to be missing")
-
-
-def _listed(texts: Sequence[str]) -> str:
-    more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return f"{'; '.join(texts[:_SHOWN])}{more}"
 
 
 def _lost_cure(others: list[str]) -> str:

@@ -40,7 +40,7 @@ def parse_namespace(value: object) -> str:
     return text
 
 
-def parse_key(value: object) -> str:
+def _parse_key(value: object) -> str:
     """The key of a label or of a resource: `team`, `nvidia.com/gpu`."""
     text = fields.parse_word(value)
     prefix, slash, word = text.rpartition("/")
@@ -52,7 +52,7 @@ def parse_key(value: object) -> str:
 
 def parse_resource_key(value: object) -> str:
     """The key of devices of nodes; only those of Kubernetes itself have no domain."""
-    text = parse_key(value)
+    text = _parse_key(value)
     if "/" not in text:
         raise BadValueError("expected a resource with its domain, such as nvidia.com/gpu or rdma/hca")
     return text
@@ -68,7 +68,7 @@ def parse_labels(value: object) -> Mapping[str, str]:
 
 
 def _parse_label_key(value: object) -> str:
-    text = parse_key(value)
+    text = _parse_key(value)
     if text.startswith(_RESERVED):
         raise BadValueError(f"labels of {_RESERVED} are set by the dispatcher")
     return text
@@ -88,7 +88,7 @@ def _parse_label(value: object) -> str:
 def parse_toleration(value: object) -> Mapping[str, str]:
     """A toleration: taints of nodes that do not keep attempts away."""
     readers = {
-        "key": parse_key,
+        "key": _parse_key,
         "operator": fields.one_of(*_OPERATORS),
         "value": _parse_label,
         "effect": fields.one_of(*_EFFECTS),

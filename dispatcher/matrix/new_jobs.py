@@ -26,12 +26,12 @@ MOST: Final = 100_000
 NAME: Final = "name"
 
 # The keys of entries that a CSV file may have as columns; an empty cell sets none.
-ROW_KEYS: Final = frozenset(
+_ROW_KEYS: Final = frozenset(
     {"gpus", "gpu_memory", "priority", "needs", "retries", "time_limit", "queue_limit", "outlet", "cwd", "env_file"}
 )
 # The columns that are resources of the job; an empty cell asks for none.
-ROW_RESOURCES: Final = frozenset({"cpus", "memory"})
-NO_PARAMS: Final = ROW_KEYS | ROW_RESOURCES
+_ROW_RESOURCES: Final = frozenset({"cpus", "memory"})
+NO_PARAMS: Final = _ROW_KEYS | _ROW_RESOURCES
 
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _A_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -107,7 +107,7 @@ class NewJobs(msgspec.Struct, frozen=True, kw_only=True):
 def _keys_of(row: Mapping[str, Any], resources: Any) -> dict[str, Any]:
     """The keys that a row sets in its entry; its resources come before those that all jobs ask for."""
     found = {key: value for key, value in row.items() if key != NAME and not (value is None and key in NO_PARAMS)}
-    own = {key: found.pop(key) for key in row if key in ROW_RESOURCES and key in found}
+    own = {key: found.pop(key) for key in row if key in _ROW_RESOURCES and key in found}
     # What is no mapping stays, and is refused.
     if own and (resources is None or isinstance(resources, Mapping)):
         found["resources"] = {**(resources or {}), **own}
@@ -140,7 +140,7 @@ def check_param(key: str, where: str) -> None:
     """UsageError where `key` cannot be a parameter with several values."""
     if key == NAME:
         raise UsageError(f"{where}: {NAME} is the column of a CSV file with the ids: use another word, or --name")
-    if key in ROW_RESOURCES:
+    if key in _ROW_RESOURCES:
         raise UsageError(f"{where}: {key} is what a job asks for and no parameter: use another word, or the option")
     check_key(key, where)
 

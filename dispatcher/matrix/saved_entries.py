@@ -17,6 +17,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from dispatcher.base import parts
+from dispatcher.base.file_identity import SERVER_TICK_S, ExactIdentity, exact_identity_of
 from dispatcher.matrix.entries import Block, Entries
 from dispatcher.matrix.entry import Entry
 
@@ -26,17 +27,12 @@ _FORM: Final = repr((_VERSION, Entry.__annotations__))
 # Smaller manifests are read in less time than it takes to be sure that this file is theirs.
 _LARGE_BYTES: Final = 4_000_000
 _TOGETHER: Final = 500
-# Two changes of a file within one tick of a file server's clock look like one.
-_TICK_NS: Final = 2_000_000_000
-
-# Inode, size, and the times of the last change in nanoseconds, of which no program can set the second.
-_Identity = tuple[int, int, int, int]
 
 
 class _Head(msgspec.Struct):
     form: str
     digest: bytes
-    identity: _Identity
+    identity: ExactIdentity
     entries: int
     # The number of the manifest's owner, who owns the jobs of which it says nothing.
     uid: int
@@ -54,7 +50,7 @@ def save(path: Path, root: Path, data: bytes, found: os.stat_result, entries: En
     """
     if len(data) < _LARGE_BYTES:
         return
-    head = _Head(_FORM, _digest(data), _identity(found), len(entries), found.st_uid)
+    head = _Head(_FORM, _digest(data), exact_identity_of(found), len(entries), found.st_uid)
     with contextlib.suppress(*parts.UNUSABLE), open(path, "rb") as file:
         if _decode_head(parts.read(file)) == head:
             return
@@ -95,15 +91,11 @@ def read_packed(file: BinaryIO, count: int) -> tuple[list[str], list[Block]]:
     return jobs, blocks
 
 
-def _identity(found: os.stat_result) -> _Identity:
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
 def _is_unchanged(head: _Head, found: os.stat_result, file: BinaryIO) -> bool:
     """Whether the manifest is the file that was read before this one was written, and has not been changed since."""
     saved = os.fstat(file.fileno())
-    is_certain = saved.st_dev == found.st_dev and saved.st_mtime_ns > found.st_ctime_ns + _TICK_NS
-    return is_certain and head.identity == _identity(found)
+    is_certain = saved.st_dev == found.st_dev and saved.st_mtime > found.st_ctime + SERVER_TICK_S
+    return is_certain and head.identity == exact_identity_of(found)
 
 
 def _digest(data: bytes) -> bytes:

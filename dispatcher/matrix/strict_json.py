@@ -18,7 +18,7 @@ import msgspec
 from dispatcher.base.values import shown
 
 # Deeper than any parameter needs. With this bound, functions on decoded values may recurse.
-DEEPEST = 64
+_DEEPEST = 64
 
 # How many members of a list or object are decoded at once.
 _AT_ONCE = 500
@@ -33,7 +33,7 @@ def decode(data: bytes) -> tuple[Any, list[str]]:
     try:
         value = msgspec.json.decode(data)
     except RecursionError:
-        raise ValueError(f"is nested more than {DEEPEST} levels deep") from None
+        raise ValueError(f"is nested more than {_DEEPEST} levels deep") from None
     except msgspec.DecodeError as error:
         raise ValueError(_syntax_fault(data, str(error))) from None
     keys = _count_keys(value)
@@ -131,7 +131,7 @@ def _syntax_fault(data: bytes, message: str) -> str:
     except json.JSONDecodeError as error:
         return f"line {error.lineno}, column {error.colno}: {error.msg}: not valid JSON from here"
     except RecursionError:
-        return f"is nested more than {DEEPEST} levels deep"
+        return f"is nested more than {_DEEPEST} levels deep"
     except ValueError:
         return "holds a number with too many digits"
     if _HALF_PAIR.search(json.dumps(value, ensure_ascii=False)):
@@ -176,10 +176,10 @@ def _place_of_half_pair(value: Any) -> str:
 
 
 def _count_keys(value: Any) -> int:
-    """The number of keys in all decoded objects; ValueError beyond `DEEPEST` levels."""
+    """The number of keys in all decoded objects; ValueError beyond `_DEEPEST` levels."""
     count = 0
     level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(DEEPEST):
+    for _ in range(_DEEPEST):
         deeper: list[Any] = []
         for container in level:
             members: Collection[Any] = container
@@ -192,7 +192,7 @@ def _count_keys(value: Any) -> int:
         if not deeper:
             return count
         level = deeper
-    raise ValueError(f"is nested more than {DEEPEST} levels deep")
+    raise ValueError(f"is nested more than {_DEEPEST} levels deep")
 
 
 class _Object(dict[str, Any]):

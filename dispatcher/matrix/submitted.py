@@ -17,6 +17,8 @@ from typing import Final
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity, identity_of
+from dispatcher.base.messages import first_texts
 from dispatcher.base.mounts import mount_of
 from dispatcher.matrix import saved_submitted, strict_json
 from dispatcher.matrix.entries import Entries
@@ -61,7 +63,7 @@ class SubmittedJobs:
         self._tail = b""
         self._checksum = 0
         self.faults: list[str] = []
-        self._stamp: tuple[int, int, int] | None = None
+        self._stamp: Identity | None = None
 
     def read(self, *, thoroughly: bool = False) -> News:
         """Take in what has changed. `thoroughly`: also changes before the end, such as those of an editor.
@@ -86,7 +88,7 @@ class SubmittedJobs:
         fd = self._open()
         try:
             found = os.fstat(fd)
-            stamp = found.st_ino, found.st_size, found.st_mtime_ns
+            stamp = identity_of(found)
             if not self._inode:
                 self._stamp = stamp
                 return self._replace(files.read_fd(fd), found.st_ino)
@@ -175,10 +177,8 @@ class SubmittedJobs:
         return None if faults else entry
 
     def _describe(self) -> None:
-        shown = "; ".join(self.faults[:3])
-        more = f"; and {len(self.faults) - 3} more" if len(self.faults) > 3 else ""
         what = f"{self.path.name} cannot be read as a whole, the other jobs go on"
-        self.problem = f"{what}: {shown}{more}" if shown else ""
+        self.problem = f"{what}: {first_texts(self.faults)}" if self.faults else ""
 
 
 class Listed(Mapping[str, Entry]):

@@ -44,7 +44,7 @@ from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.pattern import fill
 
 # More is a mistake, and would fill the memory.
-MOST_ENTRIES: Final = 1_000_000
+_MOST_ENTRIES: Final = 1_000_000
 # Of as many faults of one kind each is listed.
 _MOST_ALIKE: Final = 20
 
@@ -53,7 +53,7 @@ _SWEEP_KEYS: Final = ("name", "defaults", "job_id", "derive", "grid", "zip", "ra
 _RANDOM_KEYS: Final = ("seed", "count", "draw")
 
 # One axis of a sweep: its points, each a few keys and their values.
-Axis = list[dict[str, Any]]
+_Axis = list[dict[str, Any]]
 
 
 def expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -127,9 +127,9 @@ def _sweep(sweep: Mapping[str, Any], inherited: Mapping[str, Any], place: str, f
     texts = _derived_texts(derive, place, faults)
     faults.made_names([*defaults, *derive], place)
     size = math.prod(len(axis) for axis in axes)
-    if size > MOST_ENTRIES:
+    if size > _MOST_ENTRIES:
         factors = " x ".join(f"{len(axis):,}" for axis in axes if len(axis) > 1)
-        faults.append(f"{place}{factors} = {size:,} combinations: more than the limit of {MOST_ENTRIES:,}")
+        faults.append(f"{place}{factors} = {size:,} combinations: more than the limit of {_MOST_ENTRIES:,}")
         return []
     keys = {key for axis in axes for point in axis[:1] for key in point} | defaults.keys()
     include = _conditions(sweep, "include", keys, place, faults)
@@ -163,8 +163,8 @@ def _derived_texts(derive: Mapping[str, Any], place: str, faults: Faults) -> dic
     return {key: text for key, text in derive.items() if isinstance(text, str)}
 
 
-def _axes(sweep: Mapping[str, Any], place: str, faults: Faults) -> list[Axis]:
-    axes: list[Axis] = []
+def _axes(sweep: Mapping[str, Any], place: str, faults: Faults) -> list[_Axis]:
+    axes: list[_Axis] = []
     for key, values in faults.mapping(sweep, "grid", place).items():
         if isinstance(values, list) and values:
             axes.append([{key: value} for value in values])
@@ -184,7 +184,7 @@ def _axes(sweep: Mapping[str, Any], place: str, faults: Faults) -> list[Axis]:
     return axes
 
 
-def _zip_axis(group: Mapping[str, Any], place: str, faults: Faults) -> list[Axis]:
+def _zip_axis(group: Mapping[str, Any], place: str, faults: Faults) -> list[_Axis]:
     lists = {key: values for key, values in group.items() if isinstance(values, list) and values}
     for key, values in group.items():
         if key not in lists:
@@ -199,7 +199,7 @@ def _zip_axis(group: Mapping[str, Any], place: str, faults: Faults) -> list[Axis
     return [[dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]]
 
 
-def _random_axis(document: Mapping[str, Any], place: str, faults: Faults) -> list[Axis]:
+def _random_axis(document: Mapping[str, Any], place: str, faults: Faults) -> list[_Axis]:
     if not document:
         return []
     faults.keys(document, _RANDOM_KEYS, f"{place}random.")
@@ -222,8 +222,8 @@ def _random_axis(document: Mapping[str, Any], place: str, faults: Faults) -> lis
         faults.append(f"{place}random.draw is missing: expected parameters such as lr: {{log_uniform: [1e-5, 1e-3]}}")
     if not valid or not drawers or type(seed) is not int or type(count) is not int:
         return []
-    if count > MOST_ENTRIES:
-        faults.append(f"{place}random.count = {count:,}: more than the limit of {MOST_ENTRIES:,}")
+    if count > _MOST_ENTRIES:
+        faults.append(f"{place}random.count = {count:,}: more than the limit of {_MOST_ENTRIES:,}")
         return []
     columns = {name: draw(drawer, seed, name, count) for name, drawer in drawers.items()}
     return [[{"draw": number, **dict(zip(columns, row, strict=True))} for number, row in enumerate(_rows(columns))]]
@@ -233,7 +233,7 @@ def _rows(columns: Mapping[str, list[Any]]) -> Iterator[tuple[Any, ...]]:
     return zip(*columns.values(), strict=True)
 
 
-def _points(axes: list[Axis], defaults: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _points(axes: list[_Axis], defaults: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for point in itertools.product(*axes):
         # A deep copy: entries must not share nested values, which a script may change.
         values = {key: value for part in point for key, value in part.items()}

@@ -27,8 +27,8 @@ _OPEN: Final = (State.QUEUED, *IN_FLIGHT)
 # A pod whose last heartbeat is so much older than the wish to be told is not news.
 _OLD_S: Final = 600.0
 
-DONE_KEY: Final = incident_key(Topic.MATRIX_DONE, "")
-NOTHING_KEY: Final = incident_key(Topic.NOTHING_RUNNING, "")
+_DONE_KEY: Final = incident_key(Topic.MATRIX_DONE, "")
+_NOTHING_KEY: Final = incident_key(Topic.NOTHING_RUNNING, "")
 
 
 class Conditions:
@@ -45,13 +45,11 @@ class Conditions:
         read_pods: Callable[[], Iterable[PodInfo]],
         is_dead: Callable[[PodInfo], bool],
         stalled: Callable[[], Mapping[str, float | None]] = dict,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.nothing_running_after_s = nothing_running_after_s
         self._read_pods = read_pods
         self._is_dead = is_dead
         self._find_stalled = stalled
-        self._monotonic = monotonic
         self._dead: dict[str, PodInfo] = {}
         # Their deaths are news, whatever clocks their hosts have.
         self._seen_alive: set[str] = set()
@@ -69,12 +67,12 @@ class Conditions:
         """Seconds until nothing has run for long enough; None when something runs, or nothing waits."""
         if self._nothing_since_s is None:
             return None
-        left_s = self._nothing_since_s + self.nothing_running_after_s - self._monotonic()
+        left_s = self._nothing_since_s + self.nothing_running_after_s - time.monotonic()
         return left_s if left_s > 0 else None
 
     def nothing_runs_since(self, seconds: float) -> None:
         """As found by another clock: nothing has been running for so many seconds."""
-        self._nothing_since_s = self._monotonic() - seconds
+        self._nothing_since_s = time.monotonic() - seconds
 
     def nothing_will_run(self) -> None:
         """No process is left that starts jobs."""
@@ -151,13 +149,13 @@ class Conditions:
         if known or not fold.count(*_ENDED):
             return {}, []
         counts = [f"{count} {state}" for state in (*_ENDED, State.HELD) if (count := fold.count(state))]
-        return {DONE_KEY: Began(f"no job is left to run: {', '.join(counts)}", "")}, []
+        return {_DONE_KEY: Began(f"no job is left to run: {', '.join(counts)}", "")}, []
 
     def _nothing_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:
         if fold.count(*IN_FLIGHT) or not fold.count(State.QUEUED):
             self._nothing_since_s = None
             return {}, known
-        now_s = self._monotonic()
+        now_s = time.monotonic()
         if self._nothing_since_s is None:
             self._nothing_since_s = now_s
         idle_s = now_s - self._nothing_since_s
@@ -165,7 +163,7 @@ class Conditions:
             return {}, []
         text = f"{counted(fold.count(State.QUEUED), 'job waits', 'jobs wait')}, and none runs"
         text += f"; paused: {first_names(list(fold.pauses))}" if fold.pauses else ""
-        return {NOTHING_KEY: Began(text, "")}, []
+        return {_NOTHING_KEY: Began(text, "")}, []
 
 
 def _pod_key(info: PodInfo) -> str:

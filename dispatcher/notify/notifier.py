@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable
 from typing import Final
 
 from dispatcher.base import host
+from dispatcher.base.mounts import SHOWN_LATE_S
+from dispatcher.base.programs import wait_for_any
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.notify.conditions import Conditions
@@ -20,9 +21,6 @@ from dispatcher.run_state.events import NoticeClaimed, NoticeEnded, Notifying
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENDING, SENT, Notice, Notices
 from dispatcher.run_state.store import Store, Transaction
-
-# A sender on another host that has not said how it went so long after its deadline will not do so.
-_SILENT_S: Final = 60.0
 
 
 class Notifier:
@@ -104,7 +102,7 @@ class Notifier:
         """Seconds until `step` is due although nothing has happened; None when never."""
         if not (self._notify.targets or self.is_busy()):
             return None
-        waits = [sending.due_in_s() for sending in self._sending.values()]
+        waits = [due_s for one in self._sending.values() if (due_s := one.due_in_s()) is not None]
         waits += [0.0] if self._ended else []
         now_s = self._clock()
         self._is_due(now_s)
@@ -115,15 +113,11 @@ class Notifier:
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when a sending has ended."""
-        return [sending.fd for sending in self._sending.values()]
+        return [fd for sending in self._sending.values() for fd in sending.wait_fds()]
 
     def wait(self, longest_s: float) -> None:
         """Wait until there is news of a sending, or a deadline."""
-        poll = select.poll()
-        for fd in self.wait_fds():
-            poll.register(fd, select.POLLIN)
-        waits_s = [longest_s, *(sending.due_in_s() for sending in self._sending.values())]
-        poll.poll(0 if self._ended else 1000 * min(waits_s))
+        wait_for_any(self._sending.values(), 0.0 if self._ended else longest_s)
 
     def is_busy(self) -> bool:
         """Whether a notice is being sent, or it is not recorded how that went."""
@@ -242,4 +236,5 @@ def sender_is_gone(notice: Notice, now_s: float) -> bool:
     if where == host.here() and pid.isdigit() and ticks.isdigit():
         return host.is_gone(int(pid), int(ticks))
     claimed_s = parse_time(notice.claimed_at)
-    return claimed_s is None or now_s - claimed_s > notice.limit_s + _SILENT_S
+    # Whatever a sender on another host recorded before its deadline is shown by then.
+    return claimed_s is None or now_s - claimed_s > notice.limit_s + SHOWN_LATE_S

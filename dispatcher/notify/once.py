@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Iterable
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.programs import wait_for_any
 from dispatcher.config import Config
 from dispatcher.errors import UsageError, nearest
 from dispatcher.notify.checks import faults_in, refuse_unusable
@@ -69,7 +69,7 @@ def _tested(config: Config, target: Target) -> Outcome:
     sending = Sending(target, test_payload(root.name, target.name, workspace_id(root)))
     try:
         while (outcome := sending.outcome()) is None:
-            select.select([sending.fd], [], [], sending.due_in_s())
+            wait_for_any([sending])
     except BaseException:
         sending.kill()
         raise

@@ -149,7 +149,7 @@ def _advice(topic: str, causes: Sequence[Cause]) -> str | None:
     return _ADVICE[Topic(topic)].format(unpause=unpause_command(one_line(scope)))
 
 
-def time_text(at: str, zone: tzinfo | None) -> str:
+def _time_text(at: str, zone: tzinfo | None) -> str:
     """`2026-06-17 22:48:00 CEST`; None is the zone of this host. A time that cannot be read is given as it is."""
     seconds = parse_time(at)
     if seconds is None:
@@ -159,13 +159,13 @@ def time_text(at: str, zone: tzinfo | None) -> str:
 
 def _told(cause: Cause, zone: tzinfo | None) -> list[str]:
     times = f"{cause.count} x " if cause.count > 1 else ""
-    when = time_text(cause.first_at, zone)
+    when = _time_text(cause.first_at, zone)
     if cause.count > 1:
-        when = f"{when} to {time_text(cause.last_at, zone)}"
+        when = f"{when} to {_time_text(cause.last_at, zone)}"
     label = "" if cause.topic in _DETAILS else f"{cause.topic.replace('_', ' ')}: "
     text = one_line(cause.text)
     if cause.topic in _WITH_TIME:
-        text = _TIME.sub(lambda found: time_text(found[0], zone), text)
+        text = _TIME.sub(lambda found: _time_text(found[0], zone), text)
     lines = [f"{times}{label}{text} ({when})"]
     if cause.jobs:
         more = cause.count - len(cause.jobs)

@@ -27,6 +27,7 @@ from dispatcher.workspace import Layout
 # Why an attempt ended, where the exit status alone does not tell.
 PREEMPTED: Final = "preempted"
 LOST: Final = "lost"
+OUT_OF_MEMORY: Final = "out of memory"
 TIME_LIMIT: Final = "time limit"
 SUPERSEDED: Final = "superseded"
 CANNOT_START: Final = "cannot start"

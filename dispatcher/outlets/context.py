@@ -21,21 +21,18 @@ class BatchTimes(msgspec.Struct, frozen=True, kw_only=True):
     stop_again_s: float = 10.0
 
 
-class PodContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What outlets are made from. `gpus` as typed (`0,1,2`, `0-7`, `all`; empty for none).
+class OutletOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a pod that its outlets are made from.
 
-    `cpus` and `memory_mib` are what attempts that ask for them can have of this host; None: all that there is.
-    `submissions` is how many attempts the pod may have in flight on each configured host that it uses, the preferred
-    one first. `by_hardware`: among them, attempts go where the hardware that they ask for is free. `poll_interval_s` is
-    how often such a host is asked; `times` are its other times. `code`: what they run, also those that see the
-    workspace; None: as dispatcher.yaml says, and only those that do not see it. `needs_slots`: without any, a pod is a
-    mistake. `ends_when_empty`: nothing that it has made is wanted after its end.
+    gpus: as typed: `0,1,2`, `0-7`, `all`; empty for none.
+    cpu_slots: number of slots for CPU jobs.
+    cpus, memory_mib: what attempts that ask for them can have of this host; None for all that there is.
+    submissions: number of attempts in flight on each configured host, the preferred one first.
+    by_hardware: among those hosts, attempts go where the hardware that they ask for is free.
+    code: which code hosts run, also those that see the workspace; None for the setting, which counts for the others.
     """
 
     pod: str
-    config: Config
-    observer: Observer
-    log: Callable[[str], None]
     gpus: str = ""
     cpu_slots: int = 0
     jobs_per_gpu: int = 1
@@ -43,8 +40,21 @@ class PodContext(msgspec.Struct, frozen=True, kw_only=True):
     memory_mib: int | None = None
     submissions: Mapping[str, int] = {}
     by_hardware: bool = False
+    code: CodeMode | None = None
+
+
+class PodContext(OutletOptions, frozen=True, kw_only=True):
+    """What outlets are made from.
+
+    poll_interval_s: how often a configured host is asked; `times` are its other times.
+    needs_slots: without any, a pod is a mistake.
+    ends_when_empty: nothing that the pod has made is wanted after its end.
+    """
+
+    config: Config
+    observer: Observer
+    log: Callable[[str], None]
     poll_interval_s: float = 30.0
     times: BatchTimes = BatchTimes()
-    code: CodeMode | None = None
     needs_slots: bool = True
     ends_when_empty: bool = False

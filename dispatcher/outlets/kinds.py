@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dispatcher.outlets.batch.scheduler import Scheduler
     from dispatcher.outlets.remote.connection import Outcome
     from dispatcher.outlets.remote.operations import Operation
-    from dispatcher.outlets.remote.road import Road
+    from dispatcher.outlets.remote.transport import Transport
 
 # The outlet of an attempt whose record names none.
 DEFAULT: Final = LOCAL
@@ -65,7 +65,7 @@ OUTLET_KINDS: Final[dict[str, OutletKind]] = {
 # Each makes the outlet of a pod, or None for options that ask for none; UsageError for unusable options.
 MAKERS: Final[dict[str, Callable[[PodContext], Outlet | None]]] = {LOCAL: _make_local}
 _HOST: Final = OutletKind(batch_offer.read_offer, batch_offer.refused_by_all, batch_offer.no_shared_hardware)
-# The package of each type of host, with the functions `make_scheduler(host, config)` and `make_road(host, config,
+# The package of each type of host, with the functions `make_scheduler(host, config)` and `make_transport(host, config,
 # owner)`; where a host may have to be made first, `make_provisioning(host, context, limit)`; where defaults of other
 # programs say where it is, `locate(host, config, location)`.
 SCHEDULERS: Final[dict[str, str]] = {
@@ -136,13 +136,13 @@ def make_host(context: PodContext, name: str, limit: int, location: Location | N
     from dispatcher.outlets.batch.outlet import BatchOutlet
     from dispatcher.outlets.remote.connection import Connection, Pace
 
-    host = located(configured_host(context, name), context.config, location)
+    host = located(_configured_host(context, name), context.config, location)
     context = msgspec.structs.replace(context, config=_with(context.config, host))
     scheduler = make_scheduler(host, context.config)
-    road = make_road(host, context.config, context.pod)
+    transport = make_transport(host, context.config, context.pod)
     # Two calls for every poll, and some for what happens between them.
     pace = Pace(calls_per_minute=math.ceil(max(60.0, 180.0 / context.poll_interval_s)))
-    connection = Connection(name, road, pace=pace)
+    connection = Connection(name, transport, pace=pace)
     make_provisioning = getattr(_package(host), "make_provisioning", None)
     provisioning = None if make_provisioning is None else make_provisioning(host, context, limit)
     return BatchOutlet(host, scheduler, connection, context, limit, provisioning)
@@ -160,7 +160,7 @@ def located(host: AnyHost, config: Config, location: Location | None = None) -> 
     return host if location is None else host.at(location)
 
 
-def configured_host(context: PodContext, name: str) -> AnyHost:
+def _configured_host(context: PodContext, name: str) -> AnyHost:
     """The host with this name in the configuration; raises UsageError, which lists those that there are."""
     hosts = context.config.hosts.hosts
     if name in hosts:
@@ -180,7 +180,7 @@ def make_scheduler(host: AnyHost, config: Config) -> Scheduler:
 def ask_hosts(
     config: Config, questions: Mapping[str, Sequence[Operation]], owner: str, timeout_s: float
 ) -> dict[str, Outcome]:
-    """What configured hosts answer, all asked at the same time; Unreached also for one without a road from here.
+    """What configured hosts answer, all asked at the same time; Unreached also for one without a transport from here.
 
     See `limit_s` for what may be more than `timeout_s`.
     """
@@ -191,7 +191,7 @@ def ask_hosts(
     asked = {}
     for name, operations in questions.items():
         try:
-            asked[name] = make_road(config.hosts.hosts[name], config, owner), operations
+            asked[name] = make_transport(config.hosts.hosts[name], config, owner), operations
         except DispatcherError as error:
             found[name] = Unreached(str(error))
     return {**found, **ask_all(asked, limit_s((config.hosts.hosts[name] for name in asked), timeout_s))}
@@ -204,12 +204,12 @@ def limit_s(hosts: Iterable[AnyHost], usual_s: float) -> float:
     return max(usual_s, _HELPER_S) if any(isinstance(host, VolcanoHost) for host in hosts) else usual_s
 
 
-def make_road(host: AnyHost, config: Config, owner: str) -> Road:
+def make_transport(host: AnyHost, config: Config, owner: str) -> Transport:
     """How this host is reached; OutletError for an `ssh` that can be no host.
 
     `owner` tells apart what dispatchers and commands of one workspace keep there for as long as they use the host.
     """
-    made: Road = _package(host).make_road(host, config, owner)
+    made: Transport = _package(host).make_transport(host, config, owner)
     return made
 
 

@@ -20,7 +20,7 @@ from dispatcher.outlets.base import CANNOT_START, Ended, Unknown
 from dispatcher.workspace import AttemptPaths
 
 # How often a wrapper checks whether its attempt was superseded.
-WATCH_S: Final = 30.0
+_WATCH_S: Final = 30.0
 _LIMIT: Final = re.compile(rb"^(time_limit_s|grace_s)=([0-9]{1,12})$", re.M)
 # As base/devices.py: visible gives them.
 _GPUS: Final = re.compile(rb"^export .*'CUDA_VISIBLE_DEVICES=([0-9]+(?:,[0-9]+)*)'", re.M)
@@ -30,7 +30,7 @@ DID_NOT_BEGIN: Final = 208
 DOES_NOT_KNOW: Final = 209
 # What an end tells of: what else is in an attempt's directory is of no use once it has ended, or the job's own affair.
 # They are put on the disk in this order, because an exit status that outlives a power cut vouches for the rest.
-END_FILES: Final = (
+_END_FILES: Final = (
     contract.ENTRY_FILE,
     contract.LOG_FILE,
     contract.METRICS_FILE,
@@ -45,7 +45,7 @@ _LONGEST_EXIT: Final = 65536
 
 def watch_interval_s(config: Config) -> float:
     """How often wrappers look for `superseded` and `stop`; more often where attempts count as lost sooner."""
-    return max(1.0, min(WATCH_S, config.lost_after_s / 4))
+    return max(1.0, min(_WATCH_S, config.lost_after_s / 4))
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -157,7 +157,7 @@ def sync_end(directory: Path, own: Sequence[str]) -> None:
             # What cannot be read for good holds nothing back: collect_result has said so.
             if files.is_passing(error):
                 raise
-    files.sync_files(directory, END_FILES)
+    files.sync_files(directory, _END_FILES)
 
 
 def did_not_begin(why: str) -> Ended:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity, identity_of
 from dispatcher.config import Config, load_config
 from dispatcher.errors import ConfigError
 from dispatcher.hosts.types import Cluster, Hosts
@@ -18,7 +18,7 @@ from dispatcher.matrix.limits import Limits
 from dispatcher.outlets.idle_times import sampling_interval_s
 from dispatcher.workspace import Layout
 
-_Identity = tuple[tuple[int, int, int] | None, ...]
+_Identity = tuple[Identity | None, ...]
 
 # What others rely on for as long as the pod runs, by field: the store, the heartbeat, the attempts in flight.
 _KEPT: Final = {
@@ -118,7 +118,7 @@ class CurrentConfig:
         for path, now in self._emptied(found):
             raise ConfigError(f"{path} is {'missing' if now is None else 'empty'}; restart the pod if it is to be")
 
-    def _emptied(self, found: _Identity) -> list[tuple[Path, tuple[int, int, int] | None]]:
+    def _emptied(self, found: _Identity) -> list[tuple[Path, Identity | None]]:
         """The files that an editor may be saving in place: they were valid, and have no contents now."""
         known = zip(self.files(), self._valid or (), found, strict=False)
         return [(path, now) for path, valid, now in known if valid is not None and valid[1] and not (now and now[1])]
@@ -152,12 +152,9 @@ class CurrentConfig:
         return msgspec.structs.replace(read, hosts={**read.hosts, **{name: now.hosts[name] for name in in_use}}), []
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+def _identity(path: Path) -> Identity | None:
+    found = files.stat(path)
+    return None if found is None else identity_of(found)
 
 
 def _refuse_unusable(read: Config, now: Config) -> None:

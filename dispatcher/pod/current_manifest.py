@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import ExactIdentity, exact_identity_of
 from dispatcher.base.messages import first_names
 from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
@@ -53,7 +54,7 @@ class CurrentManifest:
         self._are_submitted: bool | None = None
         self._store = store
         self._log = log
-        self._identity: tuple[int, int, int, int] | None = None
+        self._identity: ExactIdentity | None = None
 
     def read(self) -> bool:
         """Load the file if it has changed. Returns whether there are new entries.
@@ -74,7 +75,8 @@ class CurrentManifest:
             return False
         self._is_missing = False
         self._note_unreadable("")
-        identity = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid)
+        # It also changes with the owner.
+        identity = exact_identity_of(found)
         if identity == self._identity:
             return False
         try:

@@ -38,10 +38,14 @@ class _Kept(NamedTuple):
 
 
 class EndsOnDisk:
-    """Holds ends back until what they tell of is on the disk. An end without an exit status tells of nothing."""
+    """Holds ends back until what they tell of is on the disk. An end without an exit status tells of nothing.
 
-    def __init__(self, layout: Layout, log: Callable[[str], None]) -> None:
+    What has failed is tried again after `try_again_s`.
+    """
+
+    def __init__(self, layout: Layout, log: Callable[[str], None], try_again_s: float = _TRY_AGAIN_S) -> None:
         self._layout = layout
+        self._try_again_s = try_again_s
         self._log = log
         # By attempt: when it is tried, infinity while it is under way; what is on the disk.
         self._due_s: dict[Key, float] = {}
@@ -178,7 +182,7 @@ class EndsOnDisk:
                 self._problems.pop(key, None)
                 self._there[key] = answer
                 continue
-            self._due_s[key] = time.monotonic() + _TRY_AGAIN_S
+            self._due_s[key] = time.monotonic() + self._try_again_s
             if not self._problems:
                 self._log(f"warning: {key}: its end is not recorded yet: {answer}; trying again")
             self._problems[key] = answer

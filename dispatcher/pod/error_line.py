@@ -1,6 +1,7 @@
 """The line of a job's log that shows what went wrong. Pure.
 
-The last line that looks like an error is used. If there is none, there is no error line: the last line of a log is
+The last line that looks like an error is used, of several processes that of the one that failed first: what the others
+print when they are ended for it is a consequence. If there is none, there is no error line: the last line of a log is
 usually progress, which does not explain the failure and looks alike in all jobs.
 """
 
@@ -31,6 +32,12 @@ _OWN: Final = re.compile(r"^dispatcher: (?!warning: |note: )")
 _OWN_NOTE: Final = re.compile(r"^dispatcher: (?:warning|note): ")
 # bash adds a second line to its message about what it cannot start, which has no cause: `bash: line 1: x: Success`.
 _ECHO: Final = re.compile(r": Success$")
+# The first end that a launcher of several processes tells of: srun, pbs_nodes.sh and volcano_nodes.sh.
+_FIRST_END: Final = re.compile(
+    r"^(?:srun: error: \S+: tasks? [\d,-]+: |dispatcher: error: (?!setup:)(?:pod \d+|\S+): exit status \d+$)"
+)
+# SLURM tells every process that it ends so, whatever the cause was; with one it says `DUE TO`.
+_ENDED_BY_SLURM: Final = re.compile(r"^slurmstepd\S*: error: \*\*\* (?:STEP|JOB) .* CANCELLED AT \S+ \*\*\*$")
 _NO_ERROR: Final = re.compile(r"\b(?:no|without|0) (?:errors?|failures?)\b", re.I)
 # tqdm's bars, and lines that begin with progress: `step 120/1000 loss 2.3`, `[12/300]`, `Epoch 3: ...`.
 _PROGRESS: Final = re.compile(
@@ -44,15 +51,24 @@ _NO_PACKAGE: Final = re.compile(r"No module named 'dispatcher'\)?$")
 _INSTALL: Final = "; install the package dispatcher into the Python that runs the job"
 
 
+def until_first_end(lines: Sequence[str]) -> Sequence[str]:
+    """These lines up to that by which a launcher of several processes tells that the first one has failed; else all."""
+    ends = (number for number, line in enumerate(lines, 1) if _FIRST_END.search(line))
+    return lines[: next(ends, len(lines))]
+
+
 def last_error_line(lines: Sequence[str]) -> str | None:
-    """The last of these lines that looks like an error, with what to do if that is known; None when none does."""
+    """The last of these lines that looks like an error, with what to do if that is known; None when none does.
+
+    That of a launcher about the end of a process counts where no other does.
+    """
     lines = [line.rstrip() for line in lines if line.strip()][-_LINES:]
     ends = _ends_of_tracebacks(lines)
     for number in range(len(lines) - 1, -1, -1):
         if number in ends or _looks_like_error(lines[number]):
             line = lines[number].strip()[:_WIDTH]
             return f"{line}{_INSTALL}" if _NO_PACKAGE.search(line) else line
-    return None
+    return next((line[:_WIDTH] for line in lines if _FIRST_END.search(line)), None)
 
 
 def last_line(lines: Sequence[str], but: str = "") -> str | None:
@@ -62,7 +78,7 @@ def last_line(lines: Sequence[str], but: str = "") -> str | None:
 
 
 def _looks_like_error(line: str) -> bool:
-    if _OWN_NOTE.search(line) or _ECHO.search(line):
+    if any(pattern.search(line) for pattern in (_OWN_NOTE, _ECHO, _FIRST_END, _ENDED_BY_SLURM)):
         return False
     if _STRONG.search(line) or _OWN.search(line):
         return True

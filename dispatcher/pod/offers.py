@@ -36,10 +36,10 @@ STOPPED: Final = "stopped"
 HOST: Final = "host"
 UNUSABLE: Final = "unusable"
 METHOD: Final = "method"
-OUTLET: Final = "outlet"
+_OUTLET: Final = "outlet"
 WHERE: Final = "where"
-CAPACITY: Final = "capacity"
-CAPACITY_NOW: Final = "capacity now"
+_CAPACITY: Final = "capacity"
+_CAPACITY_NOW: Final = "capacity now"
 PLACE: Final = "place"
 MANIFEST: Final = "manifest"
 BLOCKED: Final = "blocked"
@@ -96,7 +96,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
             return Refusal(METHOD, f"method {entry.method} is not among --methods")
         if entry.outlet and not self.outlets_for(entry):
             offered = ", ".join(self.outlets) or "none"
-            return Refusal(OUTLET, f"asks for outlet {' or '.join(entry.outlet)}, this pod offers {offered}")
+            return Refusal(_OUTLET, f"asks for outlet {' or '.join(entry.outlet)}, this pod offers {offered}")
         miss = self.where.first_miss(entry.value)
         return None if miss is None else Refusal(WHERE, f"--where {miss} does not match")
 
@@ -111,7 +111,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
             if not reasons[name]:
                 break
         else:
-            return Refusal(CAPACITY, _by_outlet(reasons) or "this pod has no outlet that is known here")
+            return Refusal(_CAPACITY, _by_outlet(reasons) or "this pod has no outlet that is known here")
         if entry.method in self.unusable_methods:
             why = f"unusable method {entry.method}: {self.unusable_methods[entry.method]}"
             return Refusal(UNUSABLE, why, needs_person=True)
@@ -132,7 +132,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
                 reasons[name] = outlet.refuses_now(request)
                 if not reasons[name]:
                     return None
-        return Refusal(CAPACITY_NOW, _by_outlet(reasons)) if reasons else None
+        return Refusal(_CAPACITY_NOW, _by_outlet(reasons)) if reasons else None
 
     def lacks(self, entry: Entry, request: Request) -> str:
         """What an entry that the pod takes waits for, besides a slot; empty where one outlet lacks nothing."""
@@ -233,10 +233,10 @@ def refused_by_all(entry: Entry, request: Request, refusals: Mapping[str, Refusa
     }
     if kind in for_all:
         return for_all[kind]
-    if kind == OUTLET:
+    if kind == _OUTLET:
         offered = ", ".join(sorted({name for offer in offers for name in offer.outlets}))
         return f"asks for outlet {' or '.join(entry.outlet)}, which no live pod offers (offered: {offered})"
-    if kind == CAPACITY:
+    if kind == _CAPACITY:
         return _no_capacity(entry, request, offers)
     # For the other kinds each pod has its own text; the first one is an example for all.
     pod, refusal = next(iter(refusals.items()))

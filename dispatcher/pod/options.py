@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from dispatcher.config import CodeMode, Config
+from dispatcher.config import Config
 from dispatcher.matrix.condition import Where
 from dispatcher.outlets.base import Request
-from dispatcher.outlets.context import PodContext
+from dispatcher.outlets.context import OutletOptions, PodContext
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.store import Store, Transaction
 
@@ -35,14 +35,9 @@ class Addition(msgspec.Struct, frozen=True, kw_only=True):
     holds_rest: bool = False
 
 
-class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
+class PodOptions(OutletOptions, frozen=True, kw_only=True):
     """Options of one pod.
 
-    gpus: as typed: `0,1,2`, `0-7`, `all`; empty for none.
-    cpu_slots: number of slots for CPU jobs.
-    cpus, memory_mib: what jobs that ask for them can have of this host; None for all that there is.
-    submissions: number of attempts in flight on each configured host, the preferred one first.
-    by_hardware: among those hosts, attempts go where the hardware that they ask for is free.
     methods: empty for all.
     matrix, poll_interval_s: None for the setting of dispatcher.yaml.
     max_jobs: the pod ends after this many claims.
@@ -50,20 +45,11 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     jobs: claim these and no others, and look after no others of dead dispatchers; None for all.
     request: what attempts ask for, whatever their entries say; None: what these say.
     addition: new jobs, the `jobs`, which do not exist yet.
-    code: which code hosts run, also those that see the workspace; None for the setting, which counts for the others.
     anyway: claim also while a lab's own script may claim the same jobs.
     once: end as soon as the outlets have accepted or refused what was claimed, and have told of attempts whose
         dispatcher is dead; attempts run on.
     """
 
-    pod: str
-    gpus: str = ""
-    cpu_slots: int = 0
-    jobs_per_gpu: int = 1
-    cpus: int | None = None
-    memory_mib: int | None = None
-    submissions: Mapping[str, int] = {}
-    by_hardware: bool = False
     methods: tuple[str, ...] = ()
     matrix: Path | None = None
     where: Where = Where()
@@ -74,7 +60,6 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
     jobs: frozenset[str] | None = None
     request: Request | None = None
     addition: Addition | None = None
-    code: CodeMode | None = None
     anyway: bool = False
     once: bool = False
     on_exit: OnExit = "drain"
@@ -82,20 +67,13 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def outlet_context(config: Config, options: PodOptions, observer: Observer, log: Callable[[str], None]) -> PodContext:
     """What the outlets of a pod with these options are made from."""
+    shared: dict[str, Any] = {name: getattr(options, name) for name in OutletOptions.__struct_fields__}
     return PodContext(
-        pod=options.pod,
+        **shared,
         config=config,
         observer=observer,
         log=log,
-        gpus=options.gpus,
-        cpu_slots=options.cpu_slots,
-        jobs_per_gpu=options.jobs_per_gpu,
-        cpus=options.cpus,
-        memory_mib=options.memory_mib,
-        submissions=options.submissions,
-        by_hardware=options.by_hardware,
         poll_interval_s=options.poll_interval_s or config.poll_interval_s,
-        code=options.code,
         needs_slots=not options.once,
         ends_when_empty=options.until_empty,
     )

@@ -22,13 +22,14 @@ from dispatcher.outlets.base import (
     GPU_IDLE,
     LOST,
     NOT_REACHED,
+    OUT_OF_MEMORY,
     PREEMPTED,
     QUEUE_LIMIT,
     SUPERSEDED,
     TIME_LIMIT,
     Ended,
 )
-from dispatcher.pod.error_line import last_error_line, last_line
+from dispatcher.pod.error_line import last_error_line, last_line, until_first_end
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Event
@@ -36,8 +37,7 @@ from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import PRUNED, Record, State
 from dispatcher.workspace import AttemptPaths
 
-OUT_OF_MEMORY: Final = "out of memory"
-SETUP: Final = "setup"
+_SETUP: Final = "setup"
 STOPPED: Final = "stopped on request"
 REQUEUE: Final = "requeue"
 _LONGEST_BACKOFF_S: Final = 3600.0
@@ -92,7 +92,7 @@ def judge(ended: Ended, paths: AttemptPaths) -> Ended:
     """Why an attempt ended, with the end of its log and how far it got where that matters."""
     if ended.is_done or ended.exit_reason == CANNOT_START:
         return ended
-    judged = classify(ended, read_log_end(paths.log_of(ended.worker)))
+    judged = classify(ended, _read_log_end(paths.log_of(ended.worker)))
     if ended.worker and judged.exit_reason != PREEMPTED:
         judged = msgspec.structs.replace(
             judged, error=f"worker {ended.worker}: {judged.error or 'no error in its log'}"
@@ -113,7 +113,7 @@ def classify(ended: Ended, log_end: str) -> Ended:
     # One that was told to stop by a signal, and left with 0, has saved and left as one does that leaves with 75.
     has_left = code == contract.EXIT_PREEMPTED or (code == contract.EXIT_DONE and not ended.exit_reason)
     if ended.exit_reason == PREEMPTED or (
-        has_left and ended.exit_reason not in (TIME_LIMIT, SETUP) and not ended.exit_reason.startswith(GPU_IDLE)
+        has_left and ended.exit_reason not in (TIME_LIMIT, _SETUP) and not ended.exit_reason.startswith(GPU_IDLE)
     ):
         # The wrapper writes it when its dispatcher was stopped; a job that is told by others uses the exit status.
         stopped = ended.exit_reason == PREEMPTED and not ended.by_scheduler
@@ -122,7 +122,7 @@ def classify(ended: Ended, log_end: str) -> Ended:
         known = ": ".join(filter(None, (ended.exit_reason, ended.error)))
         known = _what_is_known(ended, log_end) if code is None else known
         return msgspec.structs.replace(ended, exit_reason=LOST, error=known)
-    lines = log_end.splitlines()
+    lines = until_first_end(log_end.splitlines())
     # A wrapper adds 128 to the signal's number, as shells do.
     number = code - 128 if code is not None and 128 < code < 128 + signal.NSIG else None
     if ended.exit_reason:
@@ -132,7 +132,7 @@ def classify(ended: Ended, log_end: str) -> Ended:
     else:
         reason = f"exit {code}" if number is None else f"signal {number}"
     error = last_error_line(lines) or ended.error
-    if reason == SETUP and error and (why := last_line(lines, but="dispatcher: ")) and why not in error:
+    if reason == _SETUP and error and (why := last_line(lines, but="dispatcher: ")) and why not in error:
         # Which step failed is ours to say; why, what it ran has said before.
         error = f"{error}: {why}"
     return msgspec.structs.replace(ended, exit_reason=reason, error=error)
@@ -183,7 +183,7 @@ def read_step(path: Path) -> float | None:
     return step if math.isfinite(step) else None
 
 
-def read_log_end(path: Path) -> str:
+def _read_log_end(path: Path) -> str:
     """The last part of a log; empty when there is none, or something else is in its place."""
     try:
         # Opening a pipe would wait for a writer.

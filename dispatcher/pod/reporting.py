@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.base import files
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, indented
 from dispatcher.base.times import duration_text
 from dispatcher.outlets.bundle import time_limit_s
 from dispatcher.pod.offers import offers_of_others, published
@@ -189,13 +189,12 @@ def _still_running(
     for attempt in running:
         left_s, text = _outlook(attempt, records.get(attempt.key.job_id), limit_s(attempt.key.job_id), now_s)
         lefts.append(left_s)
-        lines.append(f"  {attempt.key.job_id}: {text}")
+        lines.append(f"{attempt.key.job_id}: {text}")
     known = [left_s for left_s in lefts if left_s is not None]
     more = f", for about {duration_text(max(known))}" if known else ""
     more += " or longer" if known and len(known) < len(lefts) else ""
     heading = f"{counted(len(running), 'job')} still running{more}"
-    left_out = [f"  ... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return [heading, *lines[:_SHOWN], *left_out]
+    return indented(heading, lines, _SHOWN).splitlines()
 
 
 def _outlook(

@@ -19,7 +19,7 @@ from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, 
 from dispatcher.outlets.base import PREEMPTED
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.lasting_fault import LastingFault
-from dispatcher.pod.offers import own_offer, published
+from dispatcher.pod.offers import DRAINING, own_offer, published
 from dispatcher.pod.options import PodOptions, outlet_context
 from dispatcher.pod.participant import Ending
 from dispatcher.pod.pod_outlets import PodOutlets
@@ -41,7 +41,6 @@ from dispatcher.workspace import Layout
 Log = Callable[[str], None]
 
 RUNNING: Final = "running"
-DRAINING: Final = "draining"
 STOPPING: Final = "stopping"
 LEAVING: Final = "leaving"
 _AFTER = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from dispatcher.base.messages import first_texts
 from dispatcher.config import Config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.kinds import DEFAULT
@@ -74,6 +75,5 @@ class Startable:
 
 
 def _summary(what: str, lines: Sequence[str]) -> str:
-    shown = "; ".join(lines[:_SHOWN])
-    more = f"; and {len(lines) - _SHOWN} more, see `dispatcher matrix check`" if len(lines) > _SHOWN else ""
-    return f"{what}: {shown}{more}" if lines else ""
+    more = ", see `dispatcher matrix check`" if len(lines) > _SHOWN else ""
+    return f"{what}: {first_texts(lines, _SHOWN)}{more}" if lines else ""

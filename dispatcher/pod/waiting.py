@@ -35,7 +35,7 @@ from dispatcher.run_state.pauses import Pause, host_scope, pause_of_host, pause_
 from dispatcher.run_state.states import Record, State
 
 SLOT: Final = "waits for a free slot"
-COPY: Final = "waits for a copy of the code (snapshot)"
+_COPY: Final = "waits for a copy of the code (snapshot)"
 NO_POD: Final = "no pod is running"
 UNKNOWN_JOB: Final = "no manifest lists it, so it is not claimed; its record is kept"
 _SHOWN: Final = 3
@@ -279,7 +279,7 @@ class Waiting:
         if full is not None:
             return Reason(facts.in_flight.text(full)), ""
         if record.snapshot is None and facts.wants_copy(entry):
-            return Reason(COPY), ""
+            return Reason(_COPY), ""
         if home is not None:
             return Reason(self._slot_of(home, entry)), ""
         return Reason(SLOT), offer.lacks(entry, facts.request_of(entry))

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base.file_identity import SERVER_TICK_S, ExactIdentity
 from dispatcher.base.messages import first_names, readable
 from dispatcher.provenance.blobs import Blobs
 from dispatcher.provenance.difference import take_difference
@@ -18,7 +19,7 @@ from dispatcher.provenance.programs import Deadline, ProgramError, TooSlowError
 from dispatcher.provenance.record import GitState
 from dispatcher.provenance.remotes import without_secrets
 from dispatcher.provenance.status import StatusOutput
-from dispatcher.provenance.untracked import RACY_S, Stamp, digests, stamp_of
+from dispatcher.provenance.untracked import digests, stamp_of
 from dispatcher.workspace import Layout
 
 # The part of the deadline after which untracked files are given up, because listing them may be what takes so long.
@@ -41,7 +42,7 @@ class _Look(msgspec.Struct, frozen=True):
     status: bytes
     remote: str | None
     top: Path
-    stamps: Mapping[str, Stamp]
+    stamps: Mapping[str, ExactIdentity | None]
     code: Code
 
 
@@ -142,7 +143,7 @@ class CodeReader:
         code = Code(state, tuple(problems))
         youngest_s = max((stamp[2] / 1e9 for stamp in stamps.values() if stamp is not None), default=0.0)
         is_lasting = not (moved or problems_of_status or status.changed_more or (state.is_dirty and state.diff is None))
-        if is_lasting and deadline.left_s and youngest_s < begun_s - RACY_S:
+        if is_lasting and deadline.left_s and youngest_s < begun_s - SERVER_TICK_S:
             self._last = _Look(status.digest, remote, top, stamps, code)
         return code
 

@@ -34,7 +34,7 @@ _LONGEST_PAUSE_S: Final = 30.0
 # A look may take up to this part of the time.
 _SHARE: Final = 0.05
 # Where git was too slow, it is not asked again so soon.
-REST_S: Final = 300.0
+_REST_S: Final = 300.0
 # Attempts that wait to be recorded; there are more only when the storage hangs.
 _MOST_WAITING: Final = 10_000
 
@@ -50,13 +50,10 @@ class _Python(msgspec.Struct, frozen=True):
 class Collector:
     """Records the provenance of one pod's attempts."""
 
-    def __init__(
-        self, layout: Layout, *, deadline_s: float = DEADLINE_S, pause_s: float = PAUSE_S, rest_s: float = REST_S
-    ) -> None:
+    def __init__(self, layout: Layout, *, deadline_s: float = DEADLINE_S, pause_s: float = PAUSE_S) -> None:
         self._layout = layout
         self._deadline_s = deadline_s
         self._pause_s = pause_s
-        self._rest_s = rest_s
         self._code = CodeReader(layout)
         self._interpreters = Interpreters()
         self._blobs = Blobs(layout)
@@ -134,7 +131,7 @@ class Collector:
         try:
             return self._code.read(self._deadline_s)
         except TooSlowError as error:
-            self._rests_until_s = time.monotonic() + self._rest_s
+            self._rests_until_s = time.monotonic() + _REST_S
             self._slow = str(error)
             return Code(None, (self._slow,))
         except OSError as error:

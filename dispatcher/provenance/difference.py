@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from dispatcher.provenance.git import SafeGit
 
 # Of one difference. What is longer has its digest, its size and its stat.
-MOST_KEPT: Final = 1 << 20
+_MOST_KEPT: Final = 1 << 20
 # Contents of binary files are part of the difference up to this size of all changed files; beyond, only their hashes.
 _MOST_BINARY: Final = 4 << 20
 # The stat is the first line.
@@ -19,7 +19,7 @@ _LONGEST_STAT: Final = 200
 
 
 class Difference(NamedTuple):
-    """`data` None: it is longer than MOST_KEPT."""
+    """`data` None: it is longer than _MOST_KEPT."""
 
     stat: str
     digest: str
@@ -45,7 +45,7 @@ class _Output:
             data, self._head = self._split(self._head), None
         self.size += len(data)
         self.digest.update(data)
-        self.kept += data[: max(0, MOST_KEPT + 1 - len(self.kept))]
+        self.kept += data[: max(0, _MOST_KEPT + 1 - len(self.kept))]
 
     def end(self) -> None:
         """There is no more."""
@@ -86,4 +86,4 @@ def take_difference(
     out.end()
     if not out.size:
         return None
-    return Difference(out.stat, out.digest.hexdigest(), out.size, bytes(out.kept) if out.size <= MOST_KEPT else None)
+    return Difference(out.stat, out.digest.hexdigest(), out.size, bytes(out.kept) if out.size <= _MOST_KEPT else None)

@@ -14,10 +14,11 @@ from typing import Final
 
 import msgspec
 
+from dispatcher.base.file_identity import SERVER_TICK_S, ExactIdentity
 from dispatcher.provenance import told
 from dispatcher.provenance.programs import Deadline, ProgramError, output
 from dispatcher.provenance.record import Interpreter
-from dispatcher.provenance.untracked import RACY_S, Stamp, stamp_of
+from dispatcher.provenance.untracked import stamp_of
 
 _PYTHON: Final = re.compile(r"(python|pypy)[0-9.]*t?")
 _FIRST_BYTES: Final = 1024
@@ -40,7 +41,7 @@ class _Answer(msgspec.Struct, frozen=True):
 
 class _Known(msgspec.Struct, frozen=True):
     environment: Environment
-    stamps: Mapping[str, Stamp]
+    stamps: Mapping[str, ExactIdentity | None]
 
 
 def python_of(command: Sequence[str], path: str | None, directory: Path) -> str | None:
@@ -117,7 +118,7 @@ class Interpreters:
         stamps = {place: stamp_of(place) for place in places}
         youngest_s = max((stamp[3] / 1e9 for stamp in stamps.values() if stamp is not None), default=0.0)
         # What a script runs (a shim of pyenv) may depend on anything; an installation changes directories many times.
-        if not _is_script(executable) and youngest_s < time.time() - RACY_S:
+        if not _is_script(executable) and youngest_s < time.time() - SERVER_TICK_S:
             self._known[executable] = _Known(environment, stamps)
         return environment
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
-import signal
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
-_BLOCK: Final = 1 << 16
+from dispatcher.base.programs import Program
+
 # Of what a program prints to stderr.
-_MOST_ERRORS: Final = 4096
-# How long a killed program may need to be gone; one that hangs in the kernel is left alone.
+_LONGEST_ERROR: Final = 4096
+# How long the children of a killed program may need to be gone; one that hangs in the kernel is left alone.
 _GONE_S: Final = 1.0
 
 
@@ -67,33 +65,22 @@ def run(
             if given:
                 stdin.write(given)
                 stdin.seek(0)
-            # A group of its own, to be killed as a whole; the pod's session, by which the pod knows its own programs.
-            process = subprocess.Popen(
-                list(words),
-                cwd=cwd,
-                env=dict(environment),
-                stdin=stdin,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                process_group=0,
-                bufsize=0,
+            # In the pod's session, by which the pod knows its own programs.
+            program = Program(
+                words, limit_s=deadline.left_s, stdin=stdin, environment=environment, directory=cwd, take=take
             )
     except (OSError, ValueError) as error:
         text = "not installed" if isinstance(error, FileNotFoundError) else str(error)
         raise ProgramError(f"{name}: {text}") from None
-    errors = bytearray()
     try:
-        assert process.stdout is not None and process.stderr is not None
-        _pump({process.stdout: take, process.stderr: lambda data: _append(errors, data)}, deadline, name)
-        try:
-            status = process.wait(deadline.left_s)
-        except subprocess.TimeoutExpired:
-            deadline.check(name)
-            raise TooSlowError(f"{name}: no answer within {deadline.seconds:g} s") from None
+        finished = program.wait()
     finally:
-        _end(process)
-    if status not in good:
-        raise ProgramError(f"{name}: {errors.decode('utf-8', 'replace').strip() or f'exit status {status}'}")
+        program.kill()
+        _collect(program.pid)
+    if finished.killed_because:
+        raise TooSlowError(f"{name}: no answer within {deadline.seconds:g} s")
+    if finished.exit_code not in good:
+        raise ProgramError(f"{name}: {finished.errors.strip()[:_LONGEST_ERROR] or f'exit status {finished.exit_code}'}")
 
 
 def output(
@@ -118,38 +105,11 @@ def output(
     return bytes(found)
 
 
-def _pump(takers: Mapping[IO[bytes], Callable[[bytes], object]], deadline: Deadline, name: str) -> None:
-    with selectors.DefaultSelector() as selector:
-        for stream, take in takers.items():
-            selector.register(stream, selectors.EVENT_READ, take)
-        while selector.get_map():
-            ready = selector.select(deadline.left_s)
-            deadline.check(name)
-            for key, _ in ready:
-                data = os.read(key.fd, _BLOCK)
-                if data:
-                    key.data(data)
-                else:
-                    selector.unregister(key.fileobj)
-
-
-def _append(errors: bytearray, data: bytes) -> None:
-    errors.extend(data[: max(0, _MOST_ERRORS - len(errors))])
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the program and its children, and collect them."""
-    for stream in (process.stdout, process.stderr):
-        if stream is not None:
-            stream.close()
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_GONE_S)
-    # The pod inherits the orphans of its children, and whoever collects those of its attempts leaves its own programs.
+def _collect(group: int) -> None:
+    """Collect the orphans of a killed program, which the pod inherits; it leaves its own programs to themselves."""
     end_s = time.monotonic() + _GONE_S
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < end_s:
-            pid, _ = os.waitpid(-process.pid, os.WNOHANG)
+            pid, _ = os.waitpid(-group, os.WNOHANG)
             if not pid:
                 time.sleep(0.01)

@@ -7,8 +7,8 @@ import os
 from typing import Final
 
 # Beyond these the rest is counted only.
-MOST_UNTRACKED: Final = 500
-MOST_CHANGED: Final = 5000
+_MOST_UNTRACKED: Final = 500
+_MOST_CHANGED: Final = 5000
 # Longer than any path can be.
 _LONGEST: Final = 1 << 16
 
@@ -57,13 +57,13 @@ class StatusOutput:
             elif key == b"branch.head" and value != b"(detached)":
                 self.branch = os.fsdecode(value)
         elif kind == b"?":
-            if len(self.untracked) < MOST_UNTRACKED:
+            if len(self.untracked) < _MOST_UNTRACKED:
                 self.untracked.append(os.fsdecode(rest))
             else:
                 self.untracked_more += 1
         elif kind in (b"1", b"u"):
             # XY sub mH mI mW hH hI path; unmerged: XY sub m1 m2 m3 mW h1 h2 h3 path.
-            if len(self.changed) < MOST_CHANGED:
+            if len(self.changed) < _MOST_CHANGED:
                 self.changed.append(os.fsdecode(rest.split(b" ", 7 if kind == b"1" else 9)[-1]))
             else:
                 self.changed_more += 1

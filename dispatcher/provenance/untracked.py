@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base.file_identity import ExactIdentity, exact_identity_of
 from dispatcher.base.messages import first_names, readable
 from dispatcher.provenance.programs import Deadline
 from dispatcher.provenance.record import UNREAD
@@ -17,23 +18,13 @@ LARGEST: Final = 16 << 20
 _MOST_BYTES: Final = 128 << 20
 _BLOCK: Final = 1 << 20
 
-# The clocks of filesystems tick this slowly: a file that was changed a moment ago may change again unnoticed.
-RACY_S: Final = 2.5
 
-# What tells that a file was changed; None: there is none.
-Stamp = tuple[int, int, int, int] | None
-
-
-def stamp_of(path: Path | str) -> Stamp:
-    """The stamp of a file that is not followed when it is a link."""
+def stamp_of(path: Path | str) -> ExactIdentity | None:
+    """The identity of a file that is not followed when it is a link; None where there is none."""
     try:
-        return _stamp(os.lstat(path))
+        return exact_identity_of(os.lstat(path))
     except OSError:
         return None
-
-
-def _stamp(found: os.stat_result) -> Stamp:
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def digests(top: Path, names: Sequence[str], deadline: Deadline) -> tuple[dict[str, str], list[str]]:
@@ -96,6 +87,6 @@ def _read(fd: int, path: Path, before: os.stat_result, deadline: Deadline) -> tu
             return UNREAD, "too large", size
         if not deadline.left_s:
             return UNREAD, "too slow", size
-    if not _stamp(before) == _stamp(os.fstat(fd)) == stamp_of(path):
+    if not exact_identity_of(before) == exact_identity_of(os.fstat(fd)) == stamp_of(path):
         return UNREAD, "it changed while it was read", size
     return digest.hexdigest(), "", size

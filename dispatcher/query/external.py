@@ -9,6 +9,7 @@ from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.states import Record
 
+# Also the outlet of what a script of the lab runs.
 EXTERNAL: Final = "external"
 _UNMONITORED: Final = "external, not monitored by any dispatcher"
 _SHOWN: Final = 3

@@ -22,7 +22,7 @@ from dispatcher.query import attempts
 from dispatcher.run_state.states import State
 
 # Beside the parameters, what people select jobs by.
-RECORD_KEYS: Final = ("state", "reason", "pod", "host", "outlet", OWNER)
+_RECORD_KEYS: Final = ("state", "reason", "pod", "host", "outlet", OWNER)
 # The keys of results are those of so many jobs: each has a file of its own.
 _RESULTS_READ: Final = 100
 
@@ -43,7 +43,7 @@ def keys(config: Config) -> list[str]:
         for one in _members(path, dict[str, msgspec.Raw]):
             found.update(dict.fromkeys(one))
     found.pop("job_id", None)
-    return list(dict.fromkeys([*found, *RECORD_KEYS]))
+    return list(dict.fromkeys([*found, *_RECORD_KEYS]))
 
 
 def values(config: Config, key: str) -> list[str]:

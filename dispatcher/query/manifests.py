@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import ExactIdentity, exact_identity_of
 from dispatcher.base.users import name_of
 from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
 from dispatcher.matrix.entries import Entries
 from dispatcher.matrix.manifest import parse_manifest
-
-# Inode, size, time of the last change in nanoseconds, owner.
-_Signature = tuple[int, int, int, int]
 
 
 class ManifestCache:
@@ -23,18 +21,18 @@ class ManifestCache:
 
     def __init__(self, saved: Path) -> None:
         self._saved = saved
-        self._parsed: dict[Path, tuple[_Signature, Entries | ManifestError]] = {}
+        self._parsed: dict[Path, tuple[ExactIdentity, Entries | ManifestError]] = {}
 
     def read(self, path: Path, known_ids: Collection[str] = ()) -> Entries | ManifestError:
         """The entries by job id, or what is wrong with the file. `known_ids` are kept in memory anyway."""
         try:
             # Opened, because NFS clients show old sizes and times of what is not.
             with open(path, "rb", opener=files.open_at_once) as file:
-                found = os.fstat(file.fileno())
-                signature = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_uid)
+                # It also changes with the owner.
+                identity = exact_identity_of(os.fstat(file.fileno()))
                 known = self._parsed.get(path)
-                if known is None or known[0] != signature:
-                    known = self._parsed[path] = signature, self._read(path, file, known_ids)
+                if known is None or known[0] != identity:
+                    known = self._parsed[path] = identity, self._read(path, file, known_ids)
                 return known[1]
         except FileNotFoundError:
             problem = "there is no such file; write it, or make it with `dispatcher matrix make SWEEP`"

@@ -14,6 +14,7 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.base import files, outputs
+from dispatcher.base.file_identity import Identity, identity_of
 
 NOT_METRICS: Final = frozenset({"step", "wall_s"})
 # So much is read of both ends of a file for its last line; and of a whole file whose lines are counted.
@@ -88,7 +89,7 @@ class LastLines:
 
     def __init__(self) -> None:
         # By directory: the file as it was, and its last line.
-        self._known: dict[Path, tuple[tuple[int, int, int], dict[str, Any] | None]] = {}
+        self._known: dict[Path, tuple[Identity, dict[str, Any] | None]] = {}
 
     def of(self, directory: Path) -> dict[str, Any] | None:
         """That of an attempt; None where its method names none, or it has none."""
@@ -98,7 +99,7 @@ class LastLines:
         try:
             with open(directory / table.path, "rb", buffering=0, opener=files.open_at_once) as file:
                 found = os.fstat(file.fileno())
-                identity = (found.st_ino, found.st_size, found.st_mtime_ns)
+                identity = identity_of(found)
                 known = self._known.get(directory)
                 if known is None or known[0] != identity:
                     known = self._known[directory] = identity, _last_line(file, table, found.st_size)

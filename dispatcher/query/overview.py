@@ -91,12 +91,12 @@ def notices(snapshot: Snapshot) -> list[str]:
     found += _changed(snapshot)
     found += _older(snapshot)
     if snapshot.lost_results:
-        found.append(lost_text(snapshot.lost_results))
+        found.append(_lost_text(snapshot.lost_results))
     found += _without_result(snapshot)
     return found
 
 
-def lost_text(jobs: Sequence[str]) -> str:
+def _lost_text(jobs: Sequence[str]) -> str:
     """That the results of these done jobs are lost, and what to do."""
     them = "it" if len(jobs) == 1 else "them"
     return (

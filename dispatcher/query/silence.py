@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from dispatcher.base.messages import counted
+from dispatcher.base.mounts import SHOWN_LATE_S
 from dispatcher.base.times import duration_text
 from dispatcher.query.snapshot import PodStatus
 from dispatcher.run_state.liveness import PodInfo, Watch
 
-# Longer than a file server's caches may hide a heartbeat, and than a dispatcher may be busy with one step.
-_SILENT_S: Final = 60.0
+# A dispatcher may be busy with one step for so many heartbeats.
 _BEATS: Final = 10
 
 
@@ -28,7 +28,7 @@ def silent_for_s(info: PodInfo, beat_at_s: float | None, watch: Watch, now_s: fl
     still_s = seen.unchanged_s
     if not seen.rose and beat_at_s is not None:
         still_s = max(still_s, now_s - beat_at_s)
-    return still_s if still_s > max(_SILENT_S, _BEATS * info.heartbeat_s) else None
+    return still_s if still_s > max(SHOWN_LATE_S, _BEATS * info.heartbeat_s) else None
 
 
 def silence_texts(pods: Sequence[PodStatus]) -> list[str]:

@@ -30,14 +30,14 @@ from dispatcher.workspace import STATUS_FILE, Layout
 _CLOCK_SLACK_S: Final = 5.0
 
 
-def has_run_state(layout: Layout) -> bool:
+def _has_run_state(layout: Layout) -> bool:
     """Whether there is a run state: a journal, or the status file that begins one."""
     return os.path.lexists(layout.status_file) or bool(journal.generations(layout))
 
 
 def find_unadopted(layout: Layout, manifests: Iterable[Path] = ()) -> Path | None:
     """The status file of a lab's own script that was not adopted; None without one, or when there is a run state."""
-    return None if has_run_state(layout) else next(_lab_files(layout, manifests), None)
+    return None if _has_run_state(layout) else next(_lab_files(layout, manifests), None)
 
 
 def _lab_files(layout: Layout, manifests: Iterable[Path]) -> Iterator[Path]:
@@ -92,7 +92,7 @@ def refuse_old_script(layout: Layout, manifests: Iterable[Path] = ()) -> None:
     """Raise StateError while a lab's own script may claim jobs in a status file that no dispatcher reads."""
     manifests = list(manifests)
     text = ignored_file_text(layout, manifests)
-    if not text and has_run_state(layout):
+    if not text and _has_run_state(layout):
         living = (_living_script(layout, path) for path in _lab_files(layout, manifests))
         text = next(filter(None, living), "")
     if text:

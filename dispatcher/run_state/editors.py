@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from dispatcher.base.file_identity import Identity, identity_of
 from dispatcher.base.host import is_gone
 from dispatcher.base.mounts import mount_of
 
@@ -25,8 +26,6 @@ IDLE_S: Final = 180.0
 TOTAL_S: Final = 600.0
 # A swap file of vim or nano begins with `b0`; pid and host name of its editor are at these bytes.
 _SWAP_HEADER: Final = struct.Struct("<24xI40x40s")
-
-_Version = tuple[int, int, int]
 
 
 def editor_files(path: Path) -> list[str]:
@@ -48,7 +47,7 @@ class Editors:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._is_network = mount_of(path.parent).is_network
-        self._seen: dict[str, tuple[_Version, float]] = {}
+        self._seen: dict[str, tuple[Identity, float]] = {}
         self._since_s: float | None = None
 
     def to_wait_for(self) -> str:
@@ -67,7 +66,7 @@ class Editors:
         """The status file was written: an editor may be waited for again."""
         self._since_s = None
 
-    def _scan(self, now_s: float) -> Iterator[tuple[str, tuple[_Version, float]]]:
+    def _scan(self, now_s: float) -> Iterator[tuple[str, tuple[Identity, float]]]:
         """Every editor's file, with the time of its last change by this process's monotonic clock."""
         for name in editor_files(self._path):
             path = self._path.parent / name
@@ -77,7 +76,7 @@ class Editors:
                     continue
             except OSError:
                 continue
-            version = (found.st_ino, found.st_size, found.st_mtime_ns)
+            version = identity_of(found)
             known = self._seen.get(name)
             if known is not None and known[0] == version:
                 yield name, known

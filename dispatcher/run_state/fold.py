@@ -34,7 +34,7 @@ from dispatcher.run_state.studies import STUDY_EVENTS, Studies, fold_study, snap
 from dispatcher.topics import Topic
 
 # How many failed jobs of a method, a GPU or a host are remembered, for the circuit breaker.
-MOST_REMEMBERED: Final = 1_000
+_MOST_REMEMBERED: Final = 1_000
 # Old versions of records kept in memory, to compare hand edits of a copy that is a few changes old with.
 _REMEMBERED: Final = 20_000
 
@@ -302,7 +302,7 @@ class Fold:
     def _add_failure(self, scope: str, line: Line, blame: Blame) -> None:
         old, job = self.streaks.get(scope, Streak()), str(line.job)
         before = [pair for pair in zip(old.jobs, old.methods, strict=True) if pair[0] != job]
-        jobs, methods = zip(*before[1 - MOST_REMEMBERED :], (job, blame.method or ""), strict=True)
+        jobs, methods = zip(*before[1 - _MOST_REMEMBERED :], (job, blame.method or ""), strict=True)
         self.streaks[scope] = Streak(jobs, methods, str(line.set.get("reason")), line.set.get("error"))
 
 

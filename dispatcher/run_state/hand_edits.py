@@ -7,11 +7,12 @@ import functools
 import os
 import pwd
 import re
-import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity, identity_of, is_settled
+from dispatcher.base.messages import first_texts
 from dispatcher.errors import FormatError, StatusFileError
 from dispatcher.run_state import edits, journal, status_file
 from dispatcher.run_state.events import Event, HandEdit, Refused
@@ -22,26 +23,13 @@ from dispatcher.run_state.states import Record
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
-# Inode, size and mtime (ns) of a file.
-Identity = tuple[int, int, int]
-
-# The clock of file times ticks every few milliseconds, on a file server maybe every second: two saves of the same
-# length within one tick look alike.
-_TICK_NS: Final = 50_000_000
-_NETWORK_TICK_NS: Final = 2_000_000_000
 _SHOWN: Final = 2_000
-
-
-def identity_of(fd: int) -> Identity:
-    found = os.fstat(fd)
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def settled(identity: Identity, *, network: bool) -> Identity:
     """The identity of this content; one that no file ever has while another save could still get the same."""
     inode, size, mtime_ns = identity
-    tick_ns = _NETWORK_TICK_NS if network else _TICK_NS
-    return identity if abs(time.time_ns() - mtime_ns) > tick_ns else (inode, size, 0)
+    return identity if is_settled(mtime_ns, network=network) else (inode, size, 0)
 
 
 class HandEdits:
@@ -78,7 +66,7 @@ class HandEdits:
             else:
                 is_beside = names_are_fresh and path.parent == self.layout.run_state
                 found = files.stat_fresh(path, names_are_fresh=is_beside)
-        return None if found is None else (found.st_ino, found.st_size, found.st_mtime_ns)
+        return None if found is None else identity_of(found)
 
     def apply_if_saved(self, tx: Transaction, expected: Identity | None, projected: int) -> Identity | None:
         """Under the lock: record what people did, unless the file is `expected`: the projection, showing `projected`.
@@ -186,16 +174,14 @@ _SUSPENDED: Final = (
     "All other lines count. The dispatchers leave the file alone and do not update it: correct it, or let "
     "`dispatcher status --restore` replace it and keep this one under run_state/rejected/"
 )
-_BROKEN_SHOWN: Final = 3
 
 
 def _broken_text(name: str, broken: Sequence[status_file.BrokenLine]) -> str:
     parts = [
         f"line {line.number}: {line.why}" + (f" (the record of {line.job!r} stays as it is)" if line.job else "")
-        for line in broken[:_BROKEN_SHOWN]
+        for line in broken
     ]
-    more = len(broken) - len(parts)
-    return f"{name}: {'; '.join(parts)}" + (f"; and {more} more" if more else "")
+    return f"{name}: {first_texts(parts)}"
 
 
 class _OldVersions:

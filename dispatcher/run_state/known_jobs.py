@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity, identity_of
 from dispatcher.config import Config
 from dispatcher.matrix.manifest import job_ids
 from dispatcher.run_state import liveness
-
-_Signature = tuple[int, int, int]
 
 
 class ManifestJobs:
@@ -23,7 +22,7 @@ class ManifestJobs:
     def __init__(self, config: Config, matrix: Path | None = None) -> None:
         self._config = config
         self._matrix = matrix
-        self._ids: dict[Path, tuple[_Signature, Collection[str]]] = {}
+        self._ids: dict[Path, tuple[Identity, Collection[str]]] = {}
 
     def ids(self) -> frozenset[str]:
         """The ids in the manifests as they are now. Examines all manifests and pods: call it once for many jobs."""
@@ -39,8 +38,7 @@ class ManifestJobs:
     def _read(self, path: Path) -> Collection[str]:
         """The ids in one manifest; none when it cannot be read."""
         try:
-            found = os.stat(path)
-            signature = (found.st_ino, found.st_size, found.st_mtime_ns)
+            signature = identity_of(os.stat(path))
             known = self._ids.get(path)
             if known is None or known[0] != signature:
                 self._ids[path] = known = (signature, job_ids(files.read_plain(path)))

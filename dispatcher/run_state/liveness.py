@@ -21,7 +21,7 @@ import msgspec
 from dispatcher.base import files, host
 from dispatcher.base.host import boot_id, host_name
 from dispatcher.base.kernel_locks import CANNOT_LOCK, PASSING_ERRORS, is_flocked, try_flock
-from dispatcher.base.mounts import Mount, mount_of
+from dispatcher.base.mounts import SHOWN_LATE_S, Mount, mount_of
 from dispatcher.base.times import parse_time
 from dispatcher.config import LockKind
 from dispatcher.errors import StorageError
@@ -32,8 +32,8 @@ _MISSED_HEARTBEATS: Final = 3
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.05
 _ERROR_TRIES: Final = 3
-# Less is no proof that two clocks differ: files are shown late.
-CLOCKS_DIFFER_S: Final = 60.0
+# Less is no proof that two clocks differ.
+CLOCKS_DIFFER_S: Final = SHOWN_LATE_S
 
 
 def take(path: Path) -> int | None:

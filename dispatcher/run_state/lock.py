@@ -55,7 +55,6 @@ _OPEN_PAUSES_S: Final = (0.0001, 0.01, 0.25)
 _WAITING_S: Final = 1.0
 # File servers take up to this long to drop all locks of a host once they have given one of them to another.
 _GUARD_S: Final = 30.0
-_STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class ClaimsLock:
@@ -166,7 +165,7 @@ class ClaimsLock:
                 files.write_all(self._fd, token.ljust(HEAD_SIZE - 1) + b"\n", HEAD_SIZE)
                 os.fsync(self._fd)
             except OSError as error:
-                if error.errno in _STORAGE_IS_FULL:
+                if error.errno in files.STORAGE_IS_FULL:
                     raise
                 self._lost(error)
         head = decode_head(os.pread(self._fd, HEAD_SIZE, 0))

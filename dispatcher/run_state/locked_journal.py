@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity
 from dispatcher.config import LockKind
 from dispatcher.errors import DamagedJournalError, LockError, LockLostError, StorageError
 from dispatcher.run_state.checksum import RunningChecksum
 from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.hand_edits import Identity
 from dispatcher.run_state.head import Head, peek_head
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.lock import ClaimsLock

@@ -136,7 +136,7 @@ class Snapshot(Note, frozen=True, kw_only=True, omit_defaults=True):
     notices: Notices
 
 
-def cause_key(topic: str, cause: str) -> str:
+def _cause_key(topic: str, cause: str) -> str:
     return f"{topic}: {cause}"[:_LONGEST_TEXT]
 
 
@@ -144,7 +144,7 @@ def happened(
     notices: Notices, topic: str, cause: str, *, text: str, at: str, job: str | None = None, count: int = 1
 ) -> Notices:
     """Something that the targets of this topic are told."""
-    key = cause_key(topic, cause)
+    key = _cause_key(topic, cause)
     targets = dict(notices.targets)
     for name, target in notices.targets.items():
         if topic in target.topics:
@@ -157,7 +157,7 @@ def _with(
 ) -> Mapping[str, Cause]:
     text = text[:_LONGEST_TEXT]
     if key not in pending and len(pending) >= _MOST_CAUSES:
-        key, text = cause_key(topic, "others"), "other causes"
+        key, text = _cause_key(topic, "others"), "other causes"
     old = pending.get(key)
     if old is None:
         first = () if job is None else (job,)
@@ -220,7 +220,7 @@ def _incident(notices: Notices, line: Line) -> Notices:
 
 def withdrawn(notices: Notices, topic: str, cause: str) -> Notices:
     """`notices` without what is not so any more, where that was not told yet."""
-    key = cause_key(topic, cause)
+    key = _cause_key(topic, cause)
     targets = {
         name: replace(target, pending=_without(target.pending, [key])) for name, target in notices.targets.items()
     }

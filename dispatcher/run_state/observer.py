@@ -7,17 +7,14 @@ heartbeat of a dispatcher must have been still for `lost_after`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from dispatcher.base.mounts import Mount, mount_of
+from dispatcher.base.mounts import SHOWN_LATE_S, Mount, mount_of
 from dispatcher.config import LockKind
 from dispatcher.run_state import liveness, nfs
 from dispatcher.workspace import Layout
-
-# For how long a pod's file must be missing before its dispatcher counts as gone.
-_MISSING_S: Final = 60.0
 
 
 class Observer:
@@ -65,7 +62,7 @@ class Observer:
         info = liveness.read_pod(self._layout, pod) if pod else None
         if info is None:
             # Network filesystems show "missing" for files that are there.
-            return bool(pod) and self.is_network and self.unchanged_s(f"pod:{pod}", None) < _MISSING_S
+            return bool(pod) and self.is_network and self.unchanged_s(f"pod:{pod}", None) < SHOWN_LATE_S
         return self.is_alive(info)
 
     def is_alive(self, info: liveness.PodInfo) -> bool:

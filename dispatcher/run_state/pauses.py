@@ -45,7 +45,7 @@ class Pause(msgspec.Struct, frozen=True):
 
     def covers(self, entry: Entry) -> bool:
         """Whether the pause is one of the entry's method, and for its values."""
-        if self.scope.partition(":")[0] != entry.method or is_of_place(self.scope, self.values):
+        if self.scope.partition(":")[0] != entry.method or _is_of_place(self.scope, self.values):
             return False
         return all(value_text(entry, key) == text for key, text in self.values.items())
 
@@ -55,7 +55,7 @@ def begun(paused: Paused, at: str) -> Pause:
     return Pause(paused.scope, paused.why, at, paused.values, paused.until_success)
 
 
-def is_of_place(scope: str, values: Mapping[str, str | None]) -> bool:
+def _is_of_place(scope: str, values: Mapping[str, str | None]) -> bool:
     """Whether the scope is a host or a GPU, and not a method."""
     return ":" in scope and not values
 
@@ -85,7 +85,7 @@ def parse_values(scope: str) -> dict[str, str | None]:
 
 def evidence_scope(scope: str, values: Mapping[str, str | None]) -> str:
     """Under which scope the failures are counted that may pause `scope`."""
-    if not is_of_place(scope, values):
+    if not _is_of_place(scope, values):
         return scope.partition(":")[0]
     return ":".join(scope.split(":")[:2]) if scope.startswith(_HOST) else scope
 

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity, identity_of, is_settled
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import StatusFileError
 from dispatcher.run_state import liveness, replaced, status_file
 from dispatcher.run_state.editors import Editors, editor_files, waiting_note
 from dispatcher.run_state.edits import Outcome
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.hand_edits import Identity, identity_of, settled
+from dispatcher.run_state.hand_edits import settled
 from dispatcher.run_state.replaced import Replaced
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.store import Store
@@ -38,8 +39,6 @@ _WATCHED: Final = 64
 # How long a process that ends waits for a save that is half written, and how often one that goes on looks for the rest.
 _LAST_WAIT_S: Final = 1.0
 _HALF_WRITTEN_S: Final = 0.1
-# A folder that was changed so lately may change again without a new time.
-_TICK_NS: Final = 50_000_000
 # The greatest share of a process's time that writing the file may take.
 _SHARE: Final = 0.05
 # How often an open editor is looked for.
@@ -175,7 +174,7 @@ class Projector:
             found = files.stat(path.parent)
             if found is None or found.st_mtime_ns == self._folder_ns:
                 return
-            self._folder_ns = found.st_mtime_ns if abs(time.time_ns() - found.st_mtime_ns) > _TICK_NS else 0
+            self._folder_ns = found.st_mtime_ns if is_settled(found.st_mtime_ns, network=self._is_network) else 0
             taken = (replaced.take_over(left, path, self._clock) for left in replaced.left_behind(path))
             self._retired += filter(None, taken)
 
@@ -300,7 +299,7 @@ class Projector:
 
     def _check(self, retired: Replaced) -> None:
         try:
-            found = identity_of(retired.fd)
+            found = identity_of(os.fstat(retired.fd))
             if found == retired.identity:
                 return
             data = files.read_fd(retired.fd)
@@ -366,7 +365,7 @@ def _write_temporary(path: Path, records: Mapping[str, Record]) -> tuple[Path, I
             now_ns = time.time_ns()
             os.utime(fd, ns=(now_ns, now_ns))
             os.fsync(fd)
-            return temporary, identity_of(fd)
+            return temporary, identity_of(os.fstat(fd))
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

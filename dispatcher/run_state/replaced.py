@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
-from dispatcher.run_state.hand_edits import Identity, identity_of
+from dispatcher.base.file_identity import Identity, identity_of
 
 # Where it cannot be known whether a program has the file open for writing, programs are done in this time.
-LINGER_S: Final = 10.0
+_LINGER_S: Final = 10.0
 # A program that goes on writing does so in this time.
 PAUSE_S: Final = 10.0
 # A program that was opening the file in the moment of the exchange has it open by then.
@@ -69,7 +69,7 @@ class Replaced:
         if age_s < GRACE_S and not in_a_hurry:
             return True
         has_writer = self.has_writer(network=network)
-        return age_s < LINGER_S if has_writer is None else has_writer
+        return age_s < _LINGER_S if has_writer is None else has_writer
 
     def has_writer(self, *, network: bool) -> bool | None:
         """Whether a program has it open for writing; None where that cannot be known."""
@@ -148,7 +148,7 @@ def saved_late(status_file: Path) -> Iterator[bytes]:
     """The contents of such files that no process has examined yet."""
     for path in left_behind(status_file):
         with contextlib.suppress(OSError), open(path, "rb", buffering=0, opener=files.open_at_once) as file:
-            _, size, mtime_ns = identity_of(file.fileno())
+            _, size, mtime_ns = identity_of(os.fstat(file.fileno()))
             stamp = _stamp_of(path, status_file)
             if stamp is not None and (size, mtime_ns) != stamp[1:]:
                 yield files.read_fd(file.fileno())

@@ -27,7 +27,7 @@ _FOLLOW_TRIES: Final = 5
 # How often the journal is compared with what was read from it: its last block and one other, under the name that the
 # directory has now. On network filesystems, where a host that was cut off may write late, the last page is compared in
 # every step.
-WHOLE_CHECK_S: Final = 1.0
+_WHOLE_CHECK_S: Final = 1.0
 # What a write gets whose lock a file server has taken away.
 _REFUSED: Final = frozenset({errno.EIO, errno.EBADF, errno.ESTALE})
 
@@ -332,7 +332,7 @@ class Replica:
             if problem is not None:
                 return problem
         if is_whole:
-            self._next_check_s = self._clock() + WHOLE_CHECK_S
+            self._next_check_s = self._clock() + _WHOLE_CHECK_S
         return None if head is None else self._loaded.differs_from_head(fd, head, data)
 
     def _whole_check_is_due(self) -> bool:

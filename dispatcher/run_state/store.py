@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.base import files, host
+from dispatcher.base.file_identity import Identity
 from dispatcher.base.mounts import mount_of
 from dispatcher.run_state import edits, journal, rotation
 from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.hand_edits import HandEdits, Identity
+from dispatcher.run_state.hand_edits import HandEdits
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
 from dispatcher.run_state.head import Head, peek_head
 from dispatcher.run_state.locked_journal import LockedJournal
@@ -31,7 +32,7 @@ from dispatcher.run_state.replica import Replica
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
-__all__ = ["Identity", "Store", "Transaction"]
+__all__ = ["Store", "Transaction"]
 
 
 class Store:

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 from dispatcher.base import files
 from dispatcher.errors import BatchSizeError
 
-MAX_ROWS: Final = 1024
+_MAX_ROWS: Final = 1024
 # A probe that takes longer than the slowest one so far, times this, is considered hung.
 TIMEOUT_FACTOR: Final = 4.0
 FIRST_TIMEOUT_S: Final = 900.0
@@ -56,7 +56,9 @@ class Probe(Protocol):
     def __call__(self, rows: int, timeout_s: float) -> ProbeResult: ...
 
 
-def largest_that_fits(probe: Probe, max_rows: int = MAX_ROWS, usable: Callable[[int], bool] = lambda rows: True) -> int:
+def largest_that_fits(
+    probe: Probe, max_rows: int = _MAX_ROWS, usable: Callable[[int], bool] = lambda rows: True
+) -> int:
     """The largest number of rows that fits, at most `max_rows` and 1024; BatchSizeError when not even one row fits.
 
     With `usable` the search stops as soon as no usable number is left between the largest that fits and the limit.
@@ -83,8 +85,8 @@ def largest_that_fits(probe: Probe, max_rows: int = MAX_ROWS, usable: Callable[[
 
 def candidates(max_rows: int) -> list[int]:
     """The sizes to try, largest first: the smaller of `max_rows` and 1024, and below it powers of two, 10 and 3."""
-    top = min(max_rows, MAX_ROWS)
-    below = {2**power for power in range(MAX_ROWS.bit_length())}.union(_BETWEEN)
+    top = min(max_rows, _MAX_ROWS)
+    below = {2**power for power in range(_MAX_ROWS.bit_length())}.union(_BETWEEN)
     return [top, *sorted((rows for rows in below if rows < top), reverse=True)]
 
 

@@ -22,11 +22,11 @@ from dispatcher.runtime import launching
 from dispatcher.runtime.job_file import JobFile, read_job_file, write_job_file
 from dispatcher.runtime.registry import find_job, import_jobs, job_keys, summary
 
-import_option = click.option(
+_import_option = click.option(
     "--import", "imports", multiple=True, metavar="MODULE_OR_FILE",
     help="Import this module or .py file, for the jobs in it, beside the workspace's jobs/*.py; may be repeated.",
 )  # fmt: skip
-overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+_overrides_argument = click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -57,8 +57,8 @@ def check() -> None:
 
 @program.command(hidden=True)
 @click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
-@overrides_argument
-@import_option
+@_overrides_argument
+@_import_option
 def entry(config: Path, overrides: tuple[str, ...], imports: tuple[str, ...]) -> None:
     """Print the entry of a manifest that runs the job in CONFIG.yaml, without its id, as JSON."""
     file = read_job_file(config)
@@ -77,7 +77,7 @@ def entry(config: Path, overrides: tuple[str, ...], imports: tuple[str, ...]) ->
 
 
 @program.command("list")
-@import_option
+@_import_option
 def list_jobs(imports: tuple[str, ...]) -> None:
     """List all jobs with the first line of their descriptions."""
     import_jobs(launching.workspace_root(), imports)
@@ -90,8 +90,8 @@ def list_jobs(imports: tuple[str, ...]) -> None:
 @program.command()
 @click.argument("key")
 @click.argument("out", metavar="OUT.yaml", type=click.Path(dir_okay=False, path_type=Path))
-@overrides_argument
-@import_option
+@_overrides_argument
+@_import_option
 @click.option("--force", is_flag=True, help="Replace OUT.yaml if it exists.")
 def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[str, ...], force: bool) -> None:
     """Write the configuration of the job KEY to OUT.yaml.
@@ -113,7 +113,7 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
 @click.argument("name")
 @click.argument("config", metavar="CONFIG.yaml", type=click.Path(path_type=Path))
 @click.argument("out", type=click.Path(file_okay=False, path_type=Path))
-@overrides_argument
+@_overrides_argument
 @click.option(
     "--restore",
     metavar="REL_PATH",
@@ -133,7 +133,7 @@ def configure(key: str, out: Path, overrides: tuple[str, ...], imports: tuple[st
 @click.option("--project", help="The folder above the group's.  [default: default]")
 @click.option("--group", help="The folder above the run's.  [default: default]")
 @click.option("--checkpoints", metavar="URL", help="Where checkpoints are kept.  [default: OUT/checkpoints]")
-@import_option
+@_import_option
 def run(name: str, config: Path, out: Path, overrides: tuple[str, ...], **given: Any) -> int:
     """Run the job in CONFIG.yaml as NAME, with its files below OUT."""
     if given["restore"] is not None and given["rewind_to"] is not None:

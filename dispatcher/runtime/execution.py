@@ -22,7 +22,7 @@ DATA_AXIS: Final = "data"
 TENSOR_AXIS: Final = "tensor"
 
 # The folder of a job without a project or a group.
-DEFAULT_FOLDER: Final = "default"
+_DEFAULT_FOLDER: Final = "default"
 
 # Filesystems allow 255; the names of some files are this name and a suffix.
 _LONGEST_NAME_BYTES: Final = 200
@@ -125,7 +125,7 @@ class ExecutionSpec:
     @property
     def relative_path(self) -> PurePosixPath:
         """`project/group/name`, below the checkpoints and below the results."""
-        return PurePosixPath(self.project or DEFAULT_FOLDER, self.group or DEFAULT_FOLDER, self.name)
+        return PurePosixPath(self.project or _DEFAULT_FOLDER, self.group or _DEFAULT_FOLDER, self.name)
 
     def result_path(self, name: str) -> Path:
         """The path of the result file `name` (`table.json`, `plots/loss.pdf`) of this job."""

@@ -151,7 +151,7 @@ def entry_job(
         tensor_shards=_shards(entry, where),
     )
     check(spec.hardware)
-    config = _with_batch_size(cls, entry_config(entry, where))
+    config = _with_batch_size(cls, _entry_config(entry, where))
     job = make_job(cls, spec, config, restore=_text(entry, "restore", where), where=where)
     if _flag(entry, "accept_changes", where):
         accept_changes(job)
@@ -185,7 +185,7 @@ def entry_faults(entry: Mapping[str, Any], root: Path) -> list[str]:
             return []
         if cls.checkpoint_classes():
             return [_NEEDS_CHECKPOINT]
-        cls.checked_config(entry_config(entry, ""), where="")
+        cls.checked_config(_entry_config(entry, ""), where="")
     except ConfigError as error:
         # Without the heading, which names the file and counts the faults.
         return [line.strip() for line in str(error).splitlines()[1:]]
@@ -194,7 +194,7 @@ def entry_faults(entry: Mapping[str, Any], root: Path) -> list[str]:
     return []
 
 
-def entry_config(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _entry_config(entry: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The configuration of an entry: its `config`, overridden by the parameters with a dot in their key."""
     overrides: dict[str, Any] = {}
     faults = [

@@ -31,7 +31,7 @@ from dispatcher import contract
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 SAVE_TIMEOUT_S: Final = 60.0
 # A signal to a process group whose leading wrapper passes it on arrives twice, and counts once.
-REPEAT_S: Final = 1.0
+_REPEAT_S: Final = 1.0
 # Fraction of the time from TERM to KILL: a job that the wrapper kills counts as failed, not as preempted.
 _GRACE_FRACTION: Final = 0.8
 
@@ -54,7 +54,7 @@ class Preemption:
     process at once with an exit status. A SIGTERM within `repeat_s` of the first one is the same signal.
     """
 
-    def __init__(self, *, exit_process: Callable[[int], Any] = os._exit, repeat_s: float = REPEAT_S) -> None:
+    def __init__(self, *, exit_process: Callable[[int], Any] = os._exit, repeat_s: float = _REPEAT_S) -> None:
         self._timeout_s = _within_grace(SAVE_TIMEOUT_S)
         self._exit_process = exit_process
         self._repeat_s = repeat_s

@@ -22,7 +22,7 @@ from dispatcher.errors import BatchSizeError
 from dispatcher.runtime.batch_size import ProbeResult
 
 # Errors of devices, compilers and the kernel that are out of memory. Some drivers report it as INTERNAL.
-TOO_LARGE: Final = re.compile(
+_TOO_LARGE: Final = re.compile(
     r"RESOURCE_EXHAUSTED|JaxRuntimeError: INTERNAL|[Oo]ut of memory|std::bad_alloc|MemoryError|Cannot allocate memory"
 )
 # The kernel's out-of-memory killer.
@@ -88,7 +88,7 @@ class JobProbe:
 def _result(code: int, stderr: str, seconds: float, rows: int) -> ProbeResult:
     if code == 0:
         return ProbeResult(True, seconds)
-    matching = next((line.strip() for line in stderr.splitlines() if TOO_LARGE.search(line)), None)
+    matching = next((line.strip() for line in stderr.splitlines() if _TOO_LARGE.search(line)), None)
     if matching is not None or code in _KILLED:
         return ProbeResult(False, seconds, (matching or "killed by the kernel")[:200])
     shown = "\n".join(stderr.rstrip().splitlines()[-_SHOWN_LINES:])

@@ -21,7 +21,7 @@ from dispatcher.errors import UsageError
 from dispatcher.runtime import collectives
 from dispatcher.runtime.execution import ExecutionSpec
 
-LOCK_FILE: Final = ".lock"
+_LOCK_FILE: Final = ".lock"
 
 # Locks of this process: a job that runs inside another one of the same name shares its lock.
 _held: dict[Path, int] = {}
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 @contextlib.contextmanager
 def only_run(spec: ExecutionSpec) -> Iterator[None]:
     """Hold the lock of `spec` in the block; UsageError on all processes when another run holds it."""
-    path = spec.result_path(LOCK_FILE)
+    path = spec.result_path(_LOCK_FILE)
     taken = collectives.broadcast_result(
         lambda: contract.attempt_dir() is None and path not in _held and _take(path, spec)
     )

@@ -58,7 +58,7 @@ def command_line(
     Text values are passed unchanged, all others as JSON (`true`, `0.5`, `[1, 2]`, `null`). `python` is the interpreter
     where it is not the method's on this host, `directory` that of the attempt.
     """
-    check_command(method, entry)
+    _check_command(method, entry)
     python = python or os.fspath(interpreter(method.python))
     own = zip(OWN_PLACEHOLDERS, (os.fspath(script), python, os.fspath(directory)), strict=True)
     known = {**entry.document(), **dict(own)}
@@ -103,7 +103,7 @@ def too_long(method: Method, entry: Entry) -> str:
     return f"the command has {total} bytes, and this host takes about {room}: {_BY_FILE}" if total > room else ""
 
 
-def check_command(method: Method, entry: Entry) -> None:
+def _check_command(method: Method, entry: Entry) -> None:
     """TemplateError when the entry's command needs a shell; it names the method if the command is the method's."""
     problem = shell_problem(method, entry)
     if problem:

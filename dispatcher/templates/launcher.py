@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.base.file_identity import Identity, identity_of
 from dispatcher.errors import TemplateError
 from dispatcher.templates import shell
 from dispatcher.workspace import Layout
@@ -81,7 +82,7 @@ def _finalize(value: object) -> str:
     return shell.quoted(value)
 
 
-def _read(templates_dir: Path, name: str) -> tuple[Path, str, tuple[int, int]]:
+def _read(templates_dir: Path, name: str) -> tuple[Path, str, Identity]:
     """The file of a launcher, its text, and what changes with it."""
     path, stamp = _found(templates_dir, name)
     try:
@@ -90,12 +91,11 @@ def _read(templates_dir: Path, name: str) -> tuple[Path, str, tuple[int, int]]:
         raise TemplateError(f"{path}: the launcher cannot be read: {error}") from error
 
 
-def _found(templates_dir: Path, name: str) -> tuple[Path, tuple[int, int]]:
+def _found(templates_dir: Path, name: str) -> tuple[Path, Identity]:
     for folder in (templates_dir, _PACKAGED):
         path = folder / name
         try:
-            status = os.stat(path)
-            return path, (status.st_mtime_ns, status.st_size)
+            return path, identity_of(os.stat(path))
         except FileNotFoundError:
             continue
         except OSError as error:

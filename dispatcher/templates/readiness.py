@@ -10,11 +10,12 @@ import os
 from collections.abc import Collection, Hashable, Iterable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from dispatcher.base import devices
+from dispatcher.base.file_identity import Identity, identity_at
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.errors import TemplateError, nearest
 from dispatcher.matrix.entry import Entry
@@ -40,7 +41,7 @@ _JOB_CLASSES: Final = "job classes need"
 class Template(msgspec.Struct, frozen=True):
     """A template as it was when last read. `fault`: why it cannot be rendered."""
 
-    identity: Any
+    identity: Identity | None
     fault: str = ""
     parameters: frozenset[str] = frozenset()
     required: tuple[str, ...] = ()
@@ -108,7 +109,7 @@ class Readiness:
 
     def has_changed(self) -> bool:
         """Whether templates or interpreters have changed; the changed ones are then read again."""
-        changed = [path for path, seen in self._templates.items() if _identity(path) != seen.identity]
+        changed = [path for path, seen in self._templates.items() if identity_at(path) != seen.identity]
         for path in changed:
             del self._templates[path]
             self._faults.clear()
@@ -158,7 +159,7 @@ class Readiness:
         return text.replace(f"{self._config.layout.root}{os.sep}", "")
 
     def _read(self, path: Path) -> Template:
-        identity = _identity(path)
+        identity = identity_at(path)
         if identity is None and not self._on_pod and not path.is_relative_to(self._config.layout.root):
             return Template(None)
         try:
@@ -171,7 +172,7 @@ class Readiness:
 
 def fault_of_values(method: Method, entry: Entry) -> str:
     """Why no host could start this very entry, found without rendering it; empty when it can be started."""
-    return device_fault(method, entry) or too_long(method, entry) or _path_fault(method, entry)
+    return _device_fault(method, entry) or too_long(method, entry) or _path_fault(method, entry)
 
 
 def _lacking(method: Method, entry: Entry) -> str:
@@ -199,7 +200,7 @@ def _path_fault(method: Method, entry: Entry) -> str:
     return ""
 
 
-def device_fault(method: Method, entry: Entry) -> str:
+def _device_fault(method: Method, entry: Entry) -> str:
     """Why the entry cannot have the GPUs of which its `env` says that it sees them."""
     if not entry.env and not method.env:
         return ""
@@ -231,11 +232,3 @@ def _setup_fault(setup: str) -> str:
         return ""
     lines = done.stderr.strip().splitlines() or ["bash cannot read it"]
     return f"setup: {lines[0].partition(': ')[2] or lines[0]}"
-
-
-def _identity(path: Path) -> Any:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

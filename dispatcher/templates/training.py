@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dispatcher.base import files
+from dispatcher.base.file_identity import Identity, identity_of
 from dispatcher.base.values import shown
 from dispatcher.config import Method
 from dispatcher.errors import TemplateError
@@ -157,8 +158,7 @@ def _check_literal(value: object) -> None:
 
 def _load(path: str | os.PathLike[str]) -> Template:
     try:
-        status = os.stat(path)
-        return _parse(os.fspath(path), status.st_mtime_ns, status.st_size)
+        return _parse(os.fspath(path), identity_of(os.stat(path)))
     except FileNotFoundError:
         raise TemplateError(f"{path}: there is no such template; write it, {_OR_COMMAND}") from None
     except OSError as error:
@@ -166,8 +166,8 @@ def _load(path: str | os.PathLike[str]) -> Template:
 
 
 @lru_cache(maxsize=64)
-def _parse(path: str, mtime_ns: int, size: int) -> Template:
-    """Parse a template. `mtime_ns` and `size` are keys of the cache: entries share a template until it changes."""
+def _parse(path: str, identity: Identity) -> Template:
+    """Parse a template. `identity` is a key of the cache: entries share a template until it changes."""
     data = files.read_plain(path)
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)

@@ -47,7 +47,7 @@ _KEYS: Final = (
     "halving",
 )
 _OBJECTIVE_KEYS: Final = ("value", "goal")
-GOALS: Final = ("min", "max")
+_GOALS: Final = ("min", "max")
 # Each with its options and their defaults.
 SAMPLERS: Final[Mapping[str, Mapping[str, int]]] = {
     "tpe": {"seed": 0, "startup": 10}, "random": {"seed": 0}, "qmc": {"seed": 0},
@@ -190,7 +190,7 @@ def _objective(document: Mapping[str, Any], faults: Faults) -> tuple[str, str]:
     value, goal = objective.get("value"), objective.get("goal")
     if not isinstance(value, str) or not value:
         faults.append(f"objective.value = {shown(value)}: expected a key of result.json, as in held_out_loss")
-    if goal not in GOALS:
+    if goal not in _GOALS:
         faults.append(f"objective.goal = {shown(goal)}: expected min or max")
     return str(value), str(goal)
 

@@ -17,7 +17,7 @@ Security (guard.py). The other accounts of a host can connect to its loopback in
 make the browser do so. So each start makes a token of 256 bits, which is printed as a link and exchanged for a cookie;
 the Host must be a loopback name (a rebound name is refused); what a page of another origin sends is refused; changes
 need the option --allow-changes, the page's own Origin and a header that no form can send. Connections without a session
-are bounded in number and time (doors.py), so that they keep nobody out.
+are bounded in number and time (connection_limit.py), so that they keep nobody out.
 
 One module each: app.py has the routes, overview.py and matrix.py what the first screen shows, columns.py the values of
 all jobs by key (filters and the matrix go by them), results.py what jobs have written, jobs.py lists and single jobs,

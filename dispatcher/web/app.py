@@ -144,7 +144,7 @@ class Server:
 
     async def _matrix(self, request: Request) -> Response:
         query = Query(request.query_params, "rows", "columns", "value", "from", *_FILTER)
-        rows, columns, value = query.keys("rows"), query.keys("columns"), query.text("value")
+        rows, columns, value = query.texts("rows"), query.texts("columns"), query.text("value")
         wanted, first = query.filter(), query.count("from", 0, (0, _MOST))
         return _encoded(
             request,
@@ -234,7 +234,7 @@ class Server:
 
     async def _compare(self, request: Request) -> Response:
         query = Query(request.query_params, "jobs", "metric", "by", "x", "from", "width", *_FILTER)
-        ids, metric, by, x = query.words("jobs"), query.text("metric"), query.keys("by"), query.one_of("x", _X)
+        ids, metric, by, x = query.words("jobs"), query.text("metric"), query.texts("by"), query.one_of("x", _X)
         first = query.count("from", 0, (0, _MOST))
         wanted, width = query.filter(), query.count("width", 300, _WIDTHS)
         if len(ids) > comparing.MOST_JOBS:
@@ -243,7 +243,7 @@ class Server:
         until_s = time.monotonic() + _READING_S
 
         def read() -> dict[str, Any]:
-            return comparing.compare(self._metric_files, chosen, metric, by, x, width, until_s)
+            return comparing.compare(self._metric_files, chosen, metric, x, width, until_s)
 
         found = await self._read(read, self._curves)
         return _encoded(request, encode({**self._follower.facts(), **found}))

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.api import Workspace
+from dispatcher.base.file_identity import identity_at
 from dispatcher.errors import StateError
 from dispatcher.query.snapshot import PodStatus, Snapshot
 from dispatcher.query.snapshot_reader import SnapshotReader
@@ -97,7 +98,7 @@ class Board:
 
     def _open(self) -> None:
         """Open the workspace as its settings are now."""
-        self._settings = signature_of(Layout(self._root).config_file)
+        self._settings = identity_at(Layout(self._root).config_file)
         workspace = Workspace(self._root)
         self._workspace = workspace
         self._store = workspace.store
@@ -141,7 +142,7 @@ class Board:
     def look(self) -> None:
         """Read what has changed in the files. Raises DispatcherError when they cannot be read."""
         self._check_that_it_is_there()
-        if signature_of(Layout(self._root).config_file) != self._settings or self._journal_was_cut():
+        if identity_at(Layout(self._root).config_file) != self._settings or self._journal_was_cut():
             self._open()
             self._snapshot = None
         snapshot = self.reader.read()
@@ -345,12 +346,3 @@ def _pod(pod: PodStatus) -> tuple[object, ...]:
     slots = [msgspec.structs.replace(slot, memory_used_mib=None, busy_percent=None) for slot in info.slots]
     still = msgspec.structs.replace(info, heartbeat=0, heartbeat_at="", journal=None, slots=slots)
     return pod.state, pod.is_draining, still
-
-
-def signature_of(path: Path) -> tuple[int, int, int] | None:
-    """What tells that a file was changed; None: there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns

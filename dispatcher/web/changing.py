@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.api import Workspace
+from dispatcher.base.file_identity import identity_at
 from dispatcher.errors import UsageError
-from dispatcher.web.board import signature_of
 from dispatcher.workspace import Layout
 
 MOST_JOBS: Final = 10_000
@@ -71,7 +71,7 @@ class Changer:
 
     def _opened(self) -> Workspace:
         """The workspace with the settings of now; as long as they stay, what was read of the journal is kept."""
-        settings = signature_of(Layout(self._root).config_file)
+        settings = identity_at(Layout(self._root).config_file)
         if self._workspace is None or settings != self._settings:
             self._workspace, self._settings = Workspace(self._root), settings
         return self._workspace

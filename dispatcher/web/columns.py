@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from dispatcher.base.values import identity, text_of
+from dispatcher.base.messages import first_names
+from dispatcher.base.values import group_label, identity, split_names, text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
 from dispatcher.matrix.entry import OWNER, RESERVED, SCHEDULING
@@ -30,6 +31,7 @@ _BY_ENTRY: Final = "method"
 _KEPT: Final = 12
 # Of a text without a key, values are looked for among keys with fewer than that.
 _LISTED: Final = 2_000
+_MOST_KEYS: Final = 5
 # So much of a value is searched.
 _LONGEST: Final = 300
 
@@ -69,6 +71,14 @@ class Column:
             number = self._numbers[key] = len(self.values)
             self.values.append(value)
         return number
+
+    @property
+    def labels(self) -> list[Any]:
+        """The values as a browser can tell them apart: numbers where all are, else text; None stays."""
+        if all(value is None or (type(value) in (int, float) and math.isfinite(value)) for value in self.values):
+            return self.values
+        label = group_label(self.values)
+        return [None if value is None else label(value)[:_LONGEST] for value in self.values]
 
     def flags(self, condition: Condition) -> Iterator[bool]:
         """For each job whether the condition holds."""
@@ -134,6 +144,13 @@ class Columns:
         """The parameters of the entries, and the method."""
         return self._of_entries
 
+    def named(self, lists: Sequence[str]) -> tuple[str, ...]:
+        """The keys in lists with commas. Raises UsageError for too many."""
+        found = split_names(lists, self.keys)
+        if len(found) > _MOST_KEYS:
+            raise UsageError(f"{len(found)} keys, at most {_MOST_KEYS}: {first_names(found)}")
+        return found
+
     def column(self, key: str) -> Column:
         """The column of a key. Raises UsageError for one that no job has."""
         snapshot = self._snapshot
@@ -146,7 +163,7 @@ class Columns:
         found = Column()
         found.codes = [found.number(value) for value in self._values(snapshot, key)]
         if len(found.values) == 1 and key not in FIELD_NAMES and key != "job_id":
-            known = dict.fromkeys(one for one in (*self._of_entries, "job_id", *FIELD_NAMES) if one != key)
+            known = dict.fromkeys((*self._of_entries, "job_id", *FIELD_NAMES))
             raise UsageError(f"no job has a value for {key!r}{nearest(key, known)}")
         if len(self._others) >= _KEPT:
             del self._others[next(iter(self._others))]

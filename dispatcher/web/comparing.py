@@ -6,7 +6,8 @@ import bisect
 import heapq
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,10 +46,11 @@ class Group(msgspec.Struct, frozen=True):
 class Chosen(msgspec.Struct, frozen=True):
     """The jobs to compare, by group, each with the directory of its last attempt.
 
-    groups: those from number `first` on that have run, of `total_groups`.
+    groups: those by the keys `by` from number `first` on that have run, of `total_groups`.
     not_run: jobs that match and have not run.
     """
 
+    by: Sequence[str]
     groups: list[Group]
     first: int
     total_groups: int
@@ -74,6 +76,7 @@ def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], 
     if unknown:
         raise UsageError(f"unknown job {unknown[0]!r}{nearest(unknown[0], [j for j in ids if j in records])}")
     places = columns.places_of(ids) if ids else board.places(wanted)
+    by = columns.named(by)
     keys = [columns.column(key) for key in by]
     attempts = columns.column("attempt")
     has_run = [bool(value) for value in attempts.values]
@@ -89,7 +92,7 @@ def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], 
         Group(values[codes], len(members[codes]), _directories(board, sample(columns.jobs, members[codes], share)))
         for codes, share in zip(shown, shares, strict=True)
     ]
-    return Chosen(groups, first, len(order), len(places) - sum(map(len, members.values())))
+    return Chosen(by, groups, first, len(order), len(places) - sum(map(len, members.values())))
 
 
 def _shares(sizes: Sequence[int], most: int) -> list[int]:
@@ -115,7 +118,7 @@ def _directories(board: Board, places: Sequence[int]) -> list[tuple[str, Path]]:
 
 
 def compare(
-    files: MetricFiles, chosen: Chosen, metric: str | None, by: Sequence[str], x: str, width: int, until_s: float
+    files: MetricFiles, chosen: Chosen, metric: str | None, x: str, width: int, until_s: float
 ) -> dict[str, Any]:
     """One curve for each group: mean and spread (one deviation) over its jobs, by `x`, a step or seconds of training.
 
@@ -132,15 +135,13 @@ def compare(
     width = max(10, min(width, _POINTS // max(1, len(chosen.groups))))
     groups, absent, untimed = [], [], 0
     without = found.without
-    names_of = [group_label(group.values[place] for group in chosen.groups) for place in range(len(by))]
-    for group in chosen.groups:
+    for group, label in zip(chosen.groups, _labels(chosen), strict=True):
         read = [(job, found.files[job]) for job, _ in group.jobs if job in found.files]
         with_it = [(job, file) for job, file in read if metric is not None and metric in file.names]
         if metric is not None:
             without += len(read) - len(with_it)
         placed = [(job, one) for job, file in with_it if (one := file.series(metric or "", x)) is not None]
         untimed += len(with_it) - len(placed)
-        label = _label(by, names_of, group.values)
         if placed:
             groups.append({"label": label, "of": group.ran, **_curve(placed, width)})
         elif metric is not None and not found.pending:
@@ -156,7 +157,7 @@ def compare(
     ]
     return {
         "metric": metric,
-        "by": by,
+        "by": chosen.by,
         "x_name": x,
         "names": names[:500],
         "groups": groups,
@@ -203,9 +204,21 @@ def _unread_text(jobs: Sequence[str]) -> str:
     return f"{counted(len(jobs), 'job')} whose metrics are in no plain file or cannot be read: {first_names(jobs)}"
 
 
-def _label(by: Sequence[str], names: Sequence[Callable[[object], str]], values: tuple[Any, ...]) -> str:
-    parts = zip(by, names, values, strict=True)
-    return ", ".join(f"{key}={'-' if value is None else name(value)[:_LABEL]}" for key, name, value in parts)
+def _labels(chosen: Chosen) -> list[str]:
+    """What the groups are called; those that are alike as far as there is room are numbered."""
+    names = [group_label(group.values[place] for group in chosen.groups) for place in range(len(chosen.by))]
+    alike: Counter[str] = Counter()
+    found = []
+    for group in chosen.groups:
+        parts = zip(chosen.by, names, group.values, strict=True)
+        label = ", ".join(f"{key}={'-' if value is None else _brief(name(value))}" for key, name, value in parts)
+        alike[label] += 1
+        found.append(label if alike[label] == 1 else f"{label} ({alike[label]})")
+    return found
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= _LABEL else text[: _LABEL - 1] + "…"
 
 
 def _curve(jobs: list[tuple[str, Series]], width: int) -> dict[str, Any]:
@@ -274,15 +287,16 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
         raise UsageError(no_value_text(y, results.names()))
     of_x = results.by_name.get(x) if x not in columns.keys else None
     column = columns.column(x) if of_x is None else None
+    labels = column.labels if column is not None else ()
     states = columns.column("state")
     points: list[dict[str, Any]] = []
     missing: list[dict[str, Any]] = []
     lacking = total = size = 0
     for place in places:
         job = columns.jobs[place]
-        at = of_x.get(job) if of_x is not None else column.values[column.codes[place]] if column is not None else None
+        at = of_x.get(job) if of_x is not None else labels[column.codes[place]] if column is not None else None
         number = None if of_y is None else of_y.get(job)
-        row = {"job": job, "x": plain(at), "y": number, "state": states.values[states.codes[place]]}
+        row = {"job": job, "x": at, "y": number, "state": states.values[states.codes[place]]}
         if at is None or number is None or not math.isfinite(number):
             lacking += 1
             if len(missing) < _MISSING and size < _SCATTER_BYTES:
@@ -305,9 +319,3 @@ def scatter(board: Board, x: str, y: str, wanted: Filter) -> dict[str, Any]:
         "cut": cut,
         "results_pending": results.pending,
     }
-
-
-def plain(value: Any) -> Any:
-    """A value as it is shown: a number or a text."""
-    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-    return value if value is None or isinstance(value, (int, float)) else text[:200]

@@ -32,8 +32,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-TOKEN_BYTES: Final = 32
-REQUEST_HEADER: Final = "x-dispatcher-request"
+_TOKEN_BYTES: Final = 32
+_REQUEST_HEADER: Final = "x-dispatcher-request"
 LOGIN: Final = "/login"
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PORT: Final = re.compile(r"\d{1,5}")
@@ -62,7 +62,7 @@ class Sessions:
 
     def __init__(self, port: int, place: str) -> None:
         """`place`: what tells this workspace from others that one browser may show, through tunnels too."""
-        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = secrets.token_urlsafe(_TOKEN_BYTES)
         digest = hashlib.sha256(place.encode("utf-8", "surrogateescape")).hexdigest()[:12]
         self.cookie = f"dispatcher_{port}_{digest}"
         self._open: dict[bytes, None] = {}
@@ -71,7 +71,7 @@ class Sessions:
         """A new session's value for the token; None when it is another token."""
         if not hmac.compare_digest(token.encode("utf-8", "surrogateescape"), self.token.encode()):
             return None
-        value = secrets.token_urlsafe(TOKEN_BYTES)
+        value = secrets.token_urlsafe(_TOKEN_BYTES)
         while len(self._open) >= _MOST_SESSIONS:
             del self._open[next(iter(self._open))]
         self._open[_digest(value)] = None
@@ -181,7 +181,7 @@ def _check_change(headers: Headers, host: str) -> None:
     origin = headers.one("origin")
     if origin is None or not _is_own(origin, host):
         raise RefusedError(403, f"Origin {origin!r}: changes are taken from the page at http://{host} only")
-    if headers.one(REQUEST_HEADER) != "1":
+    if headers.one(_REQUEST_HEADER) != "1":
         raise RefusedError(403, "changes need the header X-Dispatcher-Request: 1, which only the page's script sends")
 
 

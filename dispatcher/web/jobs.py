@@ -53,7 +53,7 @@ def listed(
     size = 0
     for place in chosen:
         job = board.columns.jobs[place]
-        row = plain_row(board, snapshot, job, show)
+        row = _plain_row(board, snapshot, job, show)
         record = snapshot.records[job]
         row["why"] = waiting.why(job).text if record.state in WAITING else None
         size += len(encode(row)) + 1
@@ -69,10 +69,10 @@ def rows_of(board: Board, jobs: Sequence[str]) -> dict[str, Any]:
     """The rows of these jobs, of those that exist."""
     snapshot = board.snapshot
     known = [job for job in jobs if job in snapshot.records]
-    return {"jobs": [plain_row(board, snapshot, job) for job in known], "total": len(known), "next": None}
+    return {"jobs": [_plain_row(board, snapshot, job) for job in known], "total": len(known), "next": None}
 
 
-def plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = ()) -> Row:
+def _plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = ()) -> Row:
     """A row of a list: `page_row`, the parameters and the numbers of the result; no more than a few kilobytes."""
     in_flight = snapshot.records[job].state in IN_FLIGHT
     row = board.shown.running_row(snapshot, job, {}) if in_flight else page_row(Job(snapshot, job))

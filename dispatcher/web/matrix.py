@@ -32,6 +32,7 @@ def matrix(
     (n - 1); `of` counts those whose methods report it. The jobs of a cell are those of its row's and its column's
     `where`, and of the filter.
     """
+    rows, columns = board.columns.named(rows), board.columns.named(columns)
     numbers = _numbers(board, value)
     jobs = board.columns.jobs
     places = board.places(wanted)

@@ -65,12 +65,12 @@ class Shown:
             "attention_of_all": len(needs if chosen is everything else attention(everything, whole)),
             "counts": count_states(chosen),
             "total": len(chosen.records),
-            **pace_parts(found),
+            **_pace_parts(found),
             "others_left": whole.left - found.left,
             "running": running,
             "running_total": len(chosen.in_flight()),
             "failures": [self._failure(chosen, key, one) for key, one in failed[:_CAUSES]],
-            "waiting": [waiting_row(chosen, key, one) for key, one in held_up[:_REASONS]],
+            "waiting": [_waiting_row(chosen, key, one) for key, one in held_up[:_REASONS]],
             "notices": notices(chosen),
         }
 
@@ -124,7 +124,7 @@ class Shown:
         return self._last_lines[key]
 
 
-def pace_parts(found: Pace) -> dict[str, Any]:
+def _pace_parts(found: Pace) -> dict[str, Any]:
     """Slots, rate and time left."""
     eta = {"low_s": found.low_s, "mid_s": found.remaining_s, "high_s": found.high_s}
     return {
@@ -150,7 +150,7 @@ def _key(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def waiting_row(snapshot: Snapshot, key: str, wait: Wait) -> dict[str, Any]:
+def _waiting_row(snapshot: Snapshot, key: str, wait: Wait) -> dict[str, Any]:
     return {
         "key": key,
         "state": snapshot.records[wait.jobs[0]].state.value,

@@ -19,7 +19,7 @@ from dispatcher.errors import UsageError
 from dispatcher.query.results.rows import no_value_text
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter
-from dispatcher.web.comparing import plain, sample
+from dispatcher.web.comparing import sample
 
 # More jobs are sampled: what is asked for is an estimate.
 _MOST_JOBS: Final = 4_000
@@ -74,7 +74,7 @@ def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
     found.sort(key=lambda one: (one.share is None, -(one.share or 0.0)))
     axes = [one.key for one in found if _is_axis(one)][:_MOST_AXES]
     drawn = sample(columns.jobs, chosen, _MOST_LINES)
-    keys = [columns.keys[key] for key in axes]
+    keys = [(columns.keys[key].codes, columns.keys[key].labels) for key in axes]
     return {
         "y": y,
         "jobs": len(having),
@@ -86,7 +86,7 @@ def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
         "rows": [
             {
                 "job": columns.jobs[place],
-                "values": [plain(key.values[key.codes[place]]) for key in keys],
+                "values": [labels[codes[place]] for codes, labels in keys],
                 "y": of_y[columns.jobs[place]],
             }
             for place in drawn

@@ -19,7 +19,6 @@ _LONGEST: Final = 2_000
 # Of the ids of chosen jobs; the request as a whole has 16 KiB.
 _LONGEST_IDS: Final = 12_000
 _IDS: Final = frozenset({"jobs", "ids"})
-_MOST_KEYS: Final = 5
 _GLOB: Final = re.compile(r"[*?[]")
 
 
@@ -70,13 +69,6 @@ class Query:
         found = self.text(name) or known[0]
         if found not in known:
             raise UsageError(f"{name}={found[:50]!r}: expected {' or '.join(known)}")
-        return found
-
-    def keys(self, name: str) -> tuple[str, ...]:
-        """A list with commas."""
-        found = self.words(name)
-        if len(found) > _MOST_KEYS:
-            raise UsageError(f"{name}: {len(found)} keys, at most {_MOST_KEYS}")
         return found
 
     def words(self, name: str) -> tuple[str, ...]:

@@ -16,14 +16,14 @@ from dispatcher.base.users import user_at_host
 from dispatcher.errors import UsageError
 from dispatcher.web.app import Server
 from dispatcher.web.board import Board
-from dispatcher.web.doors import MOST_STRANGERS, Doors
+from dispatcher.web.connection_limit import MOST_STRANGERS, ConnectionLimit
 from dispatcher.web.follower import INTERVAL_S, Follower
 from dispatcher.web.guard import LOGIN, Sessions
 
 ADDRESS: Final = "127.0.0.1"
 FIRST_PORT: Final = 8642
 _PORTS: Final = 20
-# Of those who are let in and of strangers together: see doors.py.
+# Of those who are let in and of strangers together: see connection_limit.py.
 _MOST_CONNECTIONS: Final = 2 * MOST_STRANGERS
 # So many connections are accepted before the requests of those before them are read.
 _BACKLOG: Final = MOST_STRANGERS // 2
@@ -69,15 +69,15 @@ def serve(
 
 
 def _run(server: Server, listener: socket.socket, tell: Callable[[], object]) -> None:
-    doors = Doors()
+    connection_limit = ConnectionLimit()
     config = uvicorn.Config(
-        server.app(doors.let_in),
+        server.app(connection_limit.let_in),
         # Its log would have the token, which is in the address of the login.
         access_log=False,
         log_config=None,
         log_level="warning",
         loop="asyncio",
-        http=doors.protocol(),
+        http=connection_limit.protocol(),
         backlog=_BACKLOG,
         ws="none",
         lifespan="on",

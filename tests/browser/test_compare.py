@@ -57,6 +57,12 @@ def test_more_groups_than_colours_are_told_apart(compare: Callable[[str], Any]) 
     assert len(set(looks)) == 10
 
 
+def test_all_jobs_may_be_one_group(compare: Callable[[str], Any]) -> None:
+    page = compare("by=lr")
+    page.locator("select[name=by]").select_option("")
+    wait_until(lambda: names(page) == ["all of them"], "one group")
+
+
 def test_groups_beyond_those_follow(compare: Callable[[str], Any]) -> None:
     page = compare("by=job_id")
     assert len(names(page)) == 24
@@ -200,6 +206,17 @@ AXES = """async (rows) => {
   render(document.body, new Parallel({ draw() {} }).draw(data, new URLSearchParams()));
   return [...document.querySelectorAll("path")].map((one) => one.getAttribute("d"));
 }"""
+
+
+def test_numbers_of_any_size_have_a_place_on_an_axis(bare_page: Any) -> None:
+    places = bare_page.evaluate(
+        """async () => {
+      const { scale } = await import("/static/scales.js");
+      const { place, ticks } = scale([-1.7e308, 0, 1.7e308], 0, 100);
+      return [[-1.7e308, 0, 1.7e308].map((value) => place(value)), ticks.length];
+    }"""
+    )
+    assert places == [[pytest.approx(2.7, abs=0.1), pytest.approx(50), pytest.approx(97.3, abs=0.1)], 3]
 
 
 def test_what_is_no_number_and_what_is_constant_has_an_axis(bare_page: Any) -> None:

@@ -76,6 +76,15 @@ def test_the_matrix_has_means_and_leads_to_its_jobs(page: Any) -> None:
     assert "rows=lang" in page.url
 
 
+def test_the_matrix_may_have_rows_alone(page: Any) -> None:
+    page.locator("#matrix select[name=rows]").select_option("lang")
+    page.locator("#matrix select[name=columns]").select_option("")
+    page.get_by_role("columnheader", name="all jobs").wait_for()
+    assert page.locator("#matrix tbody th").all_inner_texts() == ["greek", "hindi", "–"]
+    page.reload()
+    page.get_by_role("columnheader", name="all jobs").wait_for()
+
+
 def test_states_can_stand_in_the_cells(page: Any) -> None:
     page.locator("#matrix select[name=value]").select_option("states")
     page.wait_for_selector("#matrix .numbers")
@@ -166,14 +175,25 @@ def test_long_names_make_nothing_wider_than_a_phone(
     open_page: Callable[..., Any], fleet: Fleet, serve: Callable[..., Any]
 ) -> None:
     fleet.write_manifest([shell("job_" + "x" * 180, "true", method="m" * 90)])
+    metrics = fleet.layout.attempt("job_" + "x" * 180, 1).metrics
+    metrics.parent.mkdir(parents=True)
+    metrics.write_text('{"step": 1, "loss": 1}\n' * 2)
     served = serve()
     page = open_page()
     page.set_viewport_size({"width": 390, "height": 800})
     page.goto(served.link)
-    for address in ("/", "/?view=jobs", "/?view=compare", "/?where=" + "y" * 300):
+    for address in (
+        "/",
+        "/?view=jobs",
+        "/?view=compare",
+        "/?where=" + "y" * 300,
+        "/?job=job_" + "x" * 180 + "&attempt=1",
+    ):
         page.goto(served.base + address)
         page.wait_for_selector("main section")
+        page.wait_for_load_state("networkidle")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, address
+    assert "recorded again" in page.locator("#curves").inner_text()
 
 
 @pytest.mark.parametrize("view", ["", "?view=jobs", "?view=compare", "?view=pods"])

@@ -14,6 +14,7 @@ from fleet import wait_until
 from sessions import kill_session
 from trials import KEY, Trial, local_outlet
 
+from dispatcher.base import host
 from dispatcher.base.host import host_name
 from dispatcher.outlets.base import CANNOT_START, Ended, Orphan, Placement, Report, Running, Slot, Unknown
 from dispatcher.outlets.local import processes
@@ -258,12 +259,12 @@ def test_children_of_a_kernel_that_lists_none(monkeypatch):
 def test_a_python_without_pidfds(monkeypatch):
     monkeypatch.delattr(os, "pidfd_open")
     with subprocess.Popen(["sleep", "600"]) as child:
-        descriptor = processes.open_pidfd(child.pid)
+        descriptor = host.open_pidfd(child.pid)
         assert select.select([descriptor], [], [], 0)[0] == []
         child.kill()
         assert select.select([descriptor], [], [], 60)[0] == [descriptor]
         os.close(descriptor)
-    assert processes.open_pidfd(child.pid) == -1
+    assert host.open_pidfd(child.pid) == -1
 
 
 def test_a_helper_of_the_dispatcher_is_no_orphan():
@@ -308,4 +309,4 @@ def test_a_process_of_another_user_ends_nobody(monkeypatch):
     monkeypatch.setattr(os, "kill", refuse)
     monkeypatch.setattr(os, "killpg", refuse)
     processes.send(os.getpid(), signal.SIGTERM)
-    processes.send_group(os.getpid(), signal.SIGTERM)
+    host.send_group(os.getpid(), signal.SIGTERM)

@@ -120,7 +120,9 @@ def test_code_is_extracted_and_removed_after_success(node):
 def test_each_rank_has_a_temporary_directory_of_its_own(node):
     """Where the host or the attempt names one, that is used."""
     script = 'echo "$TMPDIR"; stat -c "%a" "$TMPDIR"; touch "$TMPDIR/x"; mkdir -p "$TMPDIR/y"; ls "$TMPDIR"'
-    ranks = [node.start(script, outside={"TMPDIR": "", "SLURM_PROCID": str(rank)}, number=rank + 1) for rank in (0, 1)]
+    # SLURM gives all tasks /tmp where nothing names another one.
+    outside = [{"TMPDIR": "", "SLURM_PROCID": "0"}, {"TMPDIR": "/tmp", "SLURM_PROCID": "1"}]
+    ranks = [node.start(script, outside=each, number=number) for number, each in enumerate(outside, 1)]
     paths = []
     for one in ranks:
         path, mode, *names = one.ended().output.splitlines()
@@ -128,8 +130,12 @@ def test_each_rank_has_a_temporary_directory_of_its_own(node):
         paths.append(Path(path))
     assert len(set(paths)) == 2
     assert all(path.is_relative_to(node.local) and not path.exists() for path in paths)
-    own = node.run('echo "$TMPDIR"', environment={"TMPDIR": "/own"}, outside={"TMPDIR": "/of/the/host"}, number=3)
-    assert own.output == "/own\n"
+    for number, named in enumerate(("/own", "/tmp"), 3):
+        outside = {"TMPDIR": "/of/the/host"}
+        own = node.run('echo "$TMPDIR"', environment={"TMPDIR": named}, outside=outside, number=number)
+        assert own.output == f"{named}\n"
+    host = node.run('echo "$TMPDIR"', outside={"TMPDIR": "/of/the/host"}, number=5)
+    assert host.output == "/of/the/host\n"
 
 
 def test_the_job_of_the_scheduler_is_in_the_log(node):

@@ -58,22 +58,16 @@ def run_all(fleet: Fleet, ssh: SshBed, *words: str) -> dict[str, str | None]:
 
 def test_each_job_goes_where_its_hardware_is_free(fleet: Fleet, ssh: SshBed) -> None:
     """What was given to a job is not free for the next one."""
-    fleet.write_manifest(
-        [
-            ask("two", 2, "sleep 3"),
-            ask("one", 1, "sleep 3"),
-            ask("three", 3, "sleep 3"),
-            ask("two_more", 2, "sleep 3"),
-            shell("cpu", "true", gpus=0),
-        ]
-    )
-    assert run_all(fleet, ssh) == {
-        "two": "ws2",
-        "one": "ws1",
-        "three": "login1",
-        "two_more": "ws2",
-        "cpu": "ws1",
-    }
+    asked = {"two": 2, "one": 1, "three": 3, "two_more": 2}
+    long = [ask(job, number, "sleep 600") for job, number in asked.items()]
+    fleet.write_manifest([*long, shell("cpu", "true", gpus=0)])
+    pod = fleet.start("pod", *AUTO, "--until-empty", poll="1", DISPATCHER_SSH_CONFIG=str(ssh.config))
+    for job in asked:
+        fleet.wait_for(job, "running")
+    outlets = {job: record.outlet for job, record in fleet.records().items()}
+    fleet.run("cancel", *asked)
+    pod.end()
+    assert outlets == {"two": "ws2", "one": "ws1", "three": "login1", "two_more": "ws2", "cpu": "ws1"}
 
 
 def test_an_entry_that_names_outlets_has_them_in_its_order(fleet: Fleet, ssh: SshBed) -> None:

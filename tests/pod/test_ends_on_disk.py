@@ -15,7 +15,6 @@ from syncs import noted_syncs
 from dispatcher.base import files
 from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_result, encode, read_outputs
 from dispatcher.outlets.base import Ended, Key, Slot
-from dispatcher.pod import ends_on_disk
 from dispatcher.pod.ends_on_disk import EndsOnDisk
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
@@ -97,8 +96,7 @@ def test_an_end_tells_what_its_result_lacks_and_is_held_back_while_that_is_not_k
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(files, "read_at_once", reads)
-    monkeypatch.setattr(ends_on_disk, "_TRY_AGAIN_S", 0.0)
-    ends = EndsOnDisk(layout, print)
+    ends = EndsOnDisk(layout, print, try_again_s=0.0)
     one = RunningAttempt(KEY, "local", Slot(), layout.attempt("a", 1))
     one.ended = Ended(0)
     wait_until(lambda: ends.own([one]), "the storage has answered")
@@ -142,8 +140,7 @@ def test_a_disk_that_cannot_take_the_files_is_reported_once_and_tried_again(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(files, "sync_files", sync)
-    monkeypatch.setattr(ends_on_disk, "_TRY_AGAIN_S", 0.0)
-    ends = EndsOnDisk(layout, said.append)
+    ends = EndsOnDisk(layout, said.append, try_again_s=0.0)
     found = Found(KEY, Ended(0))
     ends.found([found])
     assert ends.wait_fds()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.pod.error_line import last_error_line
+from dispatcher.pod.error_line import last_error_line, until_first_end
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
@@ -24,6 +24,24 @@ TRACEBACK = """Traceback (most recent call last):
         ("step 120/1000: FloatingPointError: loss is nan", "step 120/1000: FloatingPointError: loss is nan"),
         ("train.c:3: error: no such thing", "train.c:3: error: no such thing"),
         ("srun: error: node1: task 0: Exited", "srun: error: node1: task 0: Exited"),
+        (
+            "ValueError: mine\nsrun: error: n2: task 1: Exited with exit code 9\nsrun: launch/slurm: _step_signal: x\n"
+            "slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-27T17:24:25 ***\nKeyboardInterrupt",
+            "ValueError: mine",
+        ),
+        (
+            "srun: error: n2: task 1: Exited with exit code 9\nKeyboardInterrupt",
+            "srun: error: n2: task 1: Exited with exit code 9",
+        ),
+        (
+            "the end of output.1.log:\nKeyError: 1\ndispatcher: error: n2: exit status 1\nKeyboardInterrupt",
+            "KeyError: 1",
+        ),
+        ("mount: failed\ndispatcher: error: setup: exit status 3", "dispatcher: error: setup: exit status 3"),
+        (
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-27T17:24:25 DUE TO TIME LIMIT ***",
+            "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-27T17:24:25 DUE TO TIME LIMIT ***",
+        ),
         ("step 3\nbash: line 1: trian: command not found", "bash: line 1: trian: command not found"),
         ("Segmentation fault (core dumped)\nEpoch 3: loss 0.2", "Segmentation fault (core dumped)"),
         ("KeyboardInterrupt", "KeyboardInterrupt"),
@@ -43,7 +61,7 @@ TRACEBACK = """Traceback (most recent call last):
     ],
 )
 def test_lines_that_look_like_an_error(log: str, expected: str) -> None:
-    assert last_error_line(log.splitlines()) == expected
+    assert last_error_line(until_first_end(log.splitlines())) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,6 +69,7 @@ def test_lines_that_look_like_an_error(log: str, expected: str) -> None:
     [
         "",
         "one\ntwo",
+        "slurmstepd-n1: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-11-27T17:24:25 ***\nTerminated",
         "step 120/1000 loss 2.31",
         "step 120/1000 loss 2.31 error 0.3",
         "Epoch 3: train error: 0.21, failed batches 0",

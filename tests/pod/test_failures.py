@@ -69,6 +69,12 @@ def test_reasons_in_a_real_run(fleet: Fleet) -> None:
         (Ended(134), DRIVER, "out of memory"),
         (Ended(1), f"{XLA}\n" + "  at frame\n" * 10, "out of memory"),
         (Ended(1), f"{XLA}\n" + "\n" * 100, "out of memory"),
+        (
+            Ended(1),
+            f"{XLA}\nsrun: error: n1: task 0: Exited with exit code 1\n" + "ended for it\n" * 100,
+            "out of memory",
+        ),
+        (Ended(9), f"lost it\nsrun: error: n1: task 0: Exited with exit code 9\n{XLA}", "exit 9"),
         (Ended(1), f"{XLA}\n" + "went on well\n" * 100 + "KeyError: 'x'", "exit 1"),
         (Ended(1), "terminate called after throwing an instance of 'std::bad_alloc'", "out of memory"),
         (Ended(1), "MemoryErrors are rare", "exit 1"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.errors import UsageError
+from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
 from dispatcher.query.selection import select
@@ -44,6 +44,12 @@ def test_a_key_that_nobody_has():
     with pytest.raises(UsageError, match="no job has a value for 'lrr'"):
         select(snapshot(), where=Where.parse(["lrr=1"]))
     assert select(snapshot(), where=Where.parse(["finished_at=2026*"])) == []
+
+
+def test_a_word_is_not_proposed_instead_of_itself():
+    assert nearest("method", ["method", "methods"]) == " (did you mean 'methods'?)"
+    assert nearest("method", ["method", "lr"]) == " (known: lr)"
+    assert nearest("method", ["method"]) == ""
 
 
 def test_needs_that_nobody_knows():

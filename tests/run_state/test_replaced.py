@@ -12,6 +12,7 @@ from typing import IO
 import pytest
 from clocks import Clock
 
+from dispatcher.base import file_identity
 from dispatcher.base.host import process_name
 from dispatcher.run_state import projection, replaced
 from dispatcher.run_state.change import Change
@@ -177,7 +178,7 @@ def test_a_file_that_is_left_in_the_tick_of_the_last_look_is_found(
     layout: Layout, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder then has the time that it had at that look."""
-    monkeypatch.setattr(projection, "_TICK_NS", 10**18)
+    monkeypatch.setattr(file_identity, "_TICK_S", 1e9)
     following = Projector(Store(layout, by="pod-1"))
     with open(layout.status_file, "r+", encoding="utf-8") as program:
         text = queued(program.read())

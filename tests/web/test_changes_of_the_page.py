@@ -13,7 +13,7 @@ from web_requests import Web
 import dispatcher.web
 from dispatcher.__main__ import main
 from dispatcher.run_state import journal
-from dispatcher.web.doors import PATIENCE_S
+from dispatcher.web.connection_limit import PATIENCE_S
 
 JOB = "lora_hindi_s0"
 

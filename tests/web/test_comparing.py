@@ -14,8 +14,10 @@ from web.conftest import record_all
 
 from dispatcher.web.board import Board
 from dispatcher.web.columns import Filter
-from dispatcher.web.comparing import MOST_GROUPS, MOST_JOBS, choose, compare
+from dispatcher.web.comparing import MOST_GROUPS, MOST_JOBS, choose, compare, scatter
 from dispatcher.web.curves import STEP, WALL, MetricFiles
+from dispatcher.web.matrix import matrix
+from dispatcher.web.parameters import parameters
 
 
 def sweep(rates: list[float], seeds: int) -> list[dict[str, Any]]:
@@ -33,7 +35,7 @@ def log(lab: Lab, job: str, lines: list[Mapping[str, Any]]) -> None:
 
 def compared(board: Board, by: tuple[str, ...], x: str = STEP, first: int = 0, metric: str = "loss") -> dict[str, Any]:
     chosen = choose(board, (), Filter(), by, first)
-    return compare(MetricFiles(), chosen, metric, by, x, 100, time.monotonic() + 60)
+    return compare(MetricFiles(), chosen, metric, x, 100, time.monotonic() + 60)
 
 
 def test_as_many_jobs_of_each_group_are_compared(empty_lab: Lab) -> None:
@@ -77,6 +79,25 @@ def test_values_of_other_types_are_groups_of_their_own(empty_lab: Lab) -> None:
     values = [False, 0, 0.0, "0", None, True]
     board = record_all(empty_lab, [{"job_id": f"job{n}", "method": "fft", "flag": one} for n, one in enumerate(values)])
     assert len(choose(board, (), Filter(), ("flag",)).groups) == len(values)
+
+
+def test_values_that_look_alike_are_told_apart_also_where_a_browser_gets_them(empty_lab: Lab) -> None:
+    """A browser takes 0 and 0.0 for the same number, and long texts are cut."""
+    values: list[Any] = [0, 0.0, "0", False, "", "long " * 100 + "a", "long " * 100 + "b"]
+    board = record_all(empty_lab, [{"job_id": f"job{n}", "method": "fft", "a,b": one} for n, one in enumerate(values)])
+    for number in range(len(values)):
+        empty_lab.attempt(f"job{number}", result=f'{{"loss": {number}}}')
+        log(empty_lab, f"job{number}", [{"step": 1, "loss": number}])
+    board.results.follow(board.snapshot, None)
+    while board.read_results():
+        pass
+    points = scatter(board, "a,b", "loss", Filter())["points"]
+    assert [point["x"] for point in points[:5]] == ["0", "0.0", '"0"', "false", '""']
+    assert [row["values"] for row in parameters(board, "loss", Filter())["rows"]] == [[point["x"]] for point in points]
+    labels = [group["label"] for group in compared(board, ("a,b",))["groups"]]
+    assert len(set(labels)) == len(values) and labels[-1] == f"{labels[-2]} (2)"
+    found = matrix(board, ("a,b,method",), (), None, Filter(), 0)
+    assert found["row_keys"] == ("a,b", "method") and len(found["rows"]) == len(values)
 
 
 def test_curves_go_by_the_seconds_of_training(empty_lab: Lab) -> None:

@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 from web_requests import Answer
 
-from dispatcher.web.doors import MOST_STRANGERS, Doors
+from dispatcher.web.connection_limit import MOST_STRANGERS, ConnectionLimit
 
 
 def connect(web):
@@ -64,11 +64,11 @@ KNOWN = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 @contextlib.asynccontextmanager
-async def served(doors):
+async def served(connection_limit):
     """Opens connections to a server that lets in each who ends a request."""
 
     async def app(scope, receive, send):
-        doors.let_in(scope["client"])
+        connection_limit.let_in(scope["client"])
         await send({"type": "http.response.start", "status": 204, "headers": []})
         await send({"type": "http.response.body"})
 
@@ -79,7 +79,7 @@ async def served(doors):
         return reader
 
     writers = []
-    config = uvicorn.Config(app, lifespan="off", log_config=None, http=doors.protocol())
+    config = uvicorn.Config(app, lifespan="off", log_config=None, http=connection_limit.protocol())
     config.load()
     protocol = config.http_protocol_class
     server = await asyncio.get_running_loop().create_server(
@@ -92,7 +92,7 @@ async def served(doors):
 
 def test_one_that_asks_for_nothing_or_never_ends_its_request_is_closed():
     async def main():
-        async with served(Doors(patience_s=0.3)) as opened:
+        async with served(ConnectionLimit(patience_s=0.3)) as opened:
             silent, slow, known = (
                 await opened(b""),
                 await opened(b"GET / HTTP/1.1\r\nHost: x\r\nX-"),
@@ -108,7 +108,7 @@ def test_one_that_asks_for_nothing_or_never_ends_its_request_is_closed():
 
 def test_nobody_waits_until_strangers_are_closed():
     async def main():
-        async with served(Doors(most=3, patience_s=3600.0)) as opened:
+        async with served(ConnectionLimit(most=3, patience_s=3600.0)) as opened:
             strangers = [await opened(b"") for _ in range(10)]
             known = await opened(KNOWN)
             assert Answer(await asyncio.wait_for(known.readuntil(b"\r\n\r\n"), 60)).status == 204

@@ -2,8 +2,8 @@
 
 scheduler     What differs between the kinds: the protocol Scheduler, and the states that it tells.
 outlet        What is common to all kinds: the Outlet that the loop uses.
-conversation  Calls of the agent on the host, one after the other, each with whatever is due.
-landing       Where attempts' files are on the host: in this workspace, or in a directory there.
+agent_session Calls of the agent on the host, one after the other, each with all steps that are due.
+remote_host   Where attempts' files are on the host: in this workspace, or in a directory there.
 grouping      Which attempts share a job, and which jobs a submission.
 preparing     From bundles to submissions, with their files in the workspace.
 sending       Submissions on their way, their refusals, and the limits that they keep to.

@@ -10,7 +10,7 @@ from dispatcher.outlets.base import Request, Slot
 from dispatcher.outlets.batch.offer import BatchOffer, Refused
 
 if TYPE_CHECKING:
-    from dispatcher.outlets.batch.provisioning import Demand
+    from dispatcher.outlets.batch.provisioning import PendingDemand
     from dispatcher.outlets.solver.free import FreeHardware
 
 
@@ -36,7 +36,7 @@ class Submissions:
         packs: bool,
         default_gpus: Callable[[Request], int],
         free: FreeHardware | None = None,
-        demand: Demand | None = None,
+        demand: PendingDemand | None = None,
     ) -> None:
         """`default_gpus`: what a request gets that leaves them open, for `gpus_of`.
 

@@ -24,7 +24,7 @@ class _Sample(msgspec.Struct, frozen=True):
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
-class ToldGpuUse:
+class ReportedGpuUse:
     """What attempts tell of their GPUs. It counts until the next sample is overdue, whatever the clocks there say.
 
     What was there before this dispatcher began to look proves nothing: its attempt may be gone. Times are seconds of a

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.outlets.base import Bundle, Key
-from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.agent_session import Step
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.solver.free import FreeHardware
 

@@ -1,6 +1,6 @@
 """Attempts that a scheduler, or another host, runs: what is common to all of these kinds.
 
-Everything that is done on the host goes through one conversation (conversation.py), so that a host that hangs holds up
+Everything that is done on the host goes through one session (agent_session.py), so that a host that hangs holds up
 no one else, and one call serves all attempts in flight. sending.py submits, watching.py finds out how attempts are.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dispatcher.base import files
-from dispatcher.base.messages import counted
+from dispatcher.base.messages import counted, first_texts
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import AnyHost, Location
 from dispatcher.outlets.base import (
@@ -34,15 +34,15 @@ from dispatcher.outlets.base import (
     Unknown,
     cannot_start,
 )
+from dispatcher.outlets.batch.agent_session import AgentSession, Step
 from dispatcher.outlets.batch.capacity import Submissions
-from dispatcher.outlets.batch.coding import Coding
-from dispatcher.outlets.batch.conversation import Conversation, Step
-from dispatcher.outlets.batch.gpu_use import ToldGpuUse
+from dispatcher.outlets.batch.code_delivery import CodeDelivery
+from dispatcher.outlets.batch.gpu_use import ReportedGpuUse
 from dispatcher.outlets.batch.hardware import HardwareQuestions
-from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.preparing import LAUNCHER, Preparer
 from dispatcher.outlets.batch.problems import Problems
-from dispatcher.outlets.batch.provisioning import Demand, Loss, Provisioning, Standing
+from dispatcher.outlets.batch.provisioning import HostLoss, PendingDemand, Provisioning, UnmanagedHost
+from dispatcher.outlets.batch.remote_host import RemoteHost
 from dispatcher.outlets.batch.scheduler import Scheduler, Submission
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.status import status_of
@@ -79,19 +79,19 @@ class BatchOutlet:
         self.name = host.name
         self._layout = config.layout
         self._pod = context.pod
-        self._host = provisioning or Standing()
+        self._host = provisioning or UnmanagedHost()
         self._interval_s = context.poll_interval_s
         most = limit if host.max_in_flight is None else min(limit, host.max_in_flight)
         knows_hardware = context.by_hardware and most
         free = FreeHardware(host, config.hosts, config.layout.root, scheduler.default_gpus) if knows_hardware else None
         # Every live dispatcher looks for room at each poll interval.
-        self._demand = Demand(3 * self._interval_s + _SOON_S)
+        self._demand = PendingDemand(3 * self._interval_s + _SOON_S)
         self.capacity = Submissions(
             most, scheduler.refuses, packs=scheduler.makes_packs, default_gpus=scheduler.default_gpus,
             free=free, demand=self._demand,
         )  # fmt: skip
-        self._landing = Landing(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
-        self._preparer = Preparer(host, config.layout, self._landing)
+        self._remote = RemoteHost(config.layout, context.pod, host, config.hosts.cluster_of(host), scheduler)
+        self._preparer = Preparer(host, config.layout, self._remote)
         self._tracked: dict[Key, Tracked] = {}
         self._log = context.log
         # The attempts of each submission, until their ends are recorded; and submissions whose files are to be removed.
@@ -106,36 +106,38 @@ class BatchOutlet:
             scheduler, host.submits_per_minute, self._accepted, self._cannot_start,
             room_again_s=context.poll_interval_s, times=context.times,
         )  # fmt: skip
-        self._stopper = Stopper(scheduler, self._landing, self._tracked, context.times)
+        self._stopper = Stopper(scheduler, self._remote, self._tracked, context.times)
         guard_s = 2 * watch_interval_s(config) + config.kill_grace_s
-        use = ToldGpuUse(self._interval_s)
+        use = ReportedGpuUse(self._interval_s)
         self._watcher = Watcher(
             scheduler, self._sender, self._stopper.ask, self.fence,
             times=context.times, lost_after_s=config.lost_after_s, guard_s=guard_s, use=use,
         )  # fmt: skip
-        self._conversation = Conversation(connection, self._plan, self._call_was_lost)
+        self._session = AgentSession(connection, self._plan, self._call_was_lost)
         self._connection = connection
-        self._coding = Coding(config, connection, self._sender, self._preparer, self._tracked, context.code)
-        self._shipping = self._coding.shipping
+        self._code_delivery = CodeDelivery(
+            config, connection, self._sender, self._preparer, self._tracked, context.code
+        )
+        self._shipping = self._code_delivery.shipping
         # The host that was last up, where several have the same name one after the other.
         self._identity = ""
         self._asked_s = -self._interval_s
         self._problems = Problems(
-            self._host, self._conversation, self._landing, self._shipping, self._sender,
+            self._host, self._session, self._remote, self._shipping, self._sender,
             lambda wrong: self._log(f"warning: {host.name}: {wrong}" if wrong else f"{host.name} can be used again"),
         )  # fmt: skip
         self.capacity.is_awaited = bool(self.capacity.limit)
         self._problems.note(self.capacity)
 
     def site(self, slot: Slot, request: Request) -> Site:
-        layout = self._landing.layout()
+        layout = self._remote.layout()
         return Site(
             layout=layout,
-            group_may_write=self._landing.is_shared and files.group_may_write(layout.root),
+            group_may_write=self._remote.is_shared and files.group_may_write(layout.root),
             launcher=LAUNCHER,
-            is_shared=self._landing.is_shared,
-            directories=self._landing.directories(),
-            node=self._landing.node(request),
+            is_shared=self._remote.is_shared,
+            directories=self._remote.directories(),
+            node=self._remote.node(request),
             gpus=self.capacity.gpus_of(request),
         )
 
@@ -246,7 +248,7 @@ class BatchOutlet:
         return found
 
     def leads_to(self, location: Location) -> bool:
-        return self._landing.leads_to(location)
+        return self._remote.leads_to(location)
 
     def refresh_capacity(self) -> None:
         """Whether there is room follows from what `poll` takes in."""
@@ -273,26 +275,26 @@ class BatchOutlet:
         return ()
 
     def is_up_to_date(self) -> bool:
-        if self._conversation.is_busy or self._shipping.is_busy or (self._is_needed() and self._host.is_busy):
+        if self._session.is_busy or self._shipping.is_busy or (self._is_needed() and self._host.is_busy):
             return False
         next_s = self._next_in_s()
         return bool(self._problems.unreached) or next_s is None or next_s > 0
 
     def wait_fds(self) -> list[int]:
-        return [*self._conversation.wait_fds(), *self._shipping.wait_fds(), *self._host.wait_fds()]
+        return [*self._session.wait_fds(), *self._shipping.wait_fds(), *self._host.wait_fds()]
 
     def due_in_s(self) -> float | None:
         host_s = self._host.due_in_s() if self._is_needed() or self._host.wait_fds() else None
-        waits = (self._conversation.due_in_s(self._next_in_s()), self._shipping.due_in_s(), host_s)
+        waits = (self._session.due_in_s(self._next_in_s()), self._shipping.due_in_s(), host_s)
         return min((wait_s for wait_s in waits if wait_s is not None), default=None)
 
     def close(self) -> None:
         self._shipping.close()
-        self._conversation.finish()
+        self._session.finish()
         self._remove_last()
-        self._conversation.close()
+        self._session.close()
         self._host.close(is_used=self._is_waiting() or bool(self._waiting))
-        self._landing.close()
+        self._remote.close()
 
     def _submit(self, bundles: Sequence[Bundle]) -> None:
         """Prepare these attempts and hand them to the sender; of a submission that cannot be prepared, the others."""
@@ -304,7 +306,7 @@ class BatchOutlet:
                 self._members[submission.name] = {bundle.key for bundle in group}
                 code = group[0].code
                 # A host that sees this workspace sees the copies in it.
-                is_held = self._shipping.is_wanted if code is None else not self._landing.is_shared
+                is_held = self._shipping.is_wanted if code is None else not self._remote.is_shared
                 self._sender.add(submission, deliveries, is_held=is_held)
                 if is_held:
                     self._shipping.want(submission.name, code)
@@ -314,9 +316,9 @@ class BatchOutlet:
     def _remove_files(self, name: str) -> None:
         """Of a submission whose attempts have all ended: at once, or on the host with the next call."""
         del self._members[name]
-        if self._landing.is_shared:
+        if self._remote.is_shared:
             shutil.rmtree(self._layout.submission_script(name).parent, ignore_errors=True)
-        elif self._landing.has_landed:
+        elif self._remote.is_reached:
             self._over.append(name)
 
     def _removal(self) -> list[Step]:
@@ -324,22 +326,22 @@ class BatchOutlet:
         return [Step([self._remove(names)], lambda answers: self._removed(names, answers[0]))] if names else []
 
     def _remove(self, names: Sequence[str]) -> Remove:
-        return Remove(directory=os.fspath(self._landing.layout().submissions_dir), names=names)
+        return Remove(directory=os.fspath(self._remote.layout().submissions_dir), names=names)
 
     def _removed(self, names: Sequence[str], answer: Removed | Failed) -> None:
         self._over = [name for name in self._over if name not in names]
         failed = answer.failed if isinstance(answer, Removed) else [answer.error]
         if failed:
-            more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-            self._log(f"warning: {self.name}: files of submissions cannot be removed: {failed[0]}{more}")
+            why = first_texts(failed, 1, ", ")
+            self._log(f"warning: {self.name}: files of submissions cannot be removed: {why}")
 
     def _remove_last(self) -> None:
         """What no call has removed yet, before the pod ends; a host that does not answer is not waited for."""
-        if not (self._over and self._landing.has_landed):
+        if not (self._over and self._remote.is_reached):
             return
         names = list(self._over)
         remove = self._remove(names)
-        outcome = self._conversation.last([remove]) if self._host.is_up else Unreached(self._host.problem)
+        outcome = self._session.last([remove]) if self._host.is_up else Unreached(self._host.problem)
         if not isinstance(outcome, Unreached):
             self._removed(names, outcome[0])
             return
@@ -371,32 +373,32 @@ class BatchOutlet:
         self.fence(unfenced)
         self._follow_host()
         self._keep_location()
-        if self._landing.has_landed and self.capacity.limit:
-            self._coding.begin(self._landing)
-        if self._landing.has_landed and self._waiting:
+        if self._remote.is_reached and self.capacity.limit:
+            self._code_delivery.begin(self._remote)
+        if self._remote.is_reached and self._waiting:
             waiting = list(self._waiting.values())
             self._waiting.clear()
             self._submit(waiting)
-        self._coding.work(one.code.rpartition(" ")[2] for one in self._tracked.values() if one.code)
-        self._conversation.work()
+        self._code_delivery.work(one.code.rpartition(" ")[2] for one in self._tracked.values() if one.code)
+        self._session.work()
 
     def _keep_location(self) -> None:
         """Where the first call has come to, all others go: what is elsewhere says nothing about these attempts."""
-        if self._landing.confirm is None or self._connection.confirm is not None:
+        if self._remote.confirm is None or self._connection.confirm is not None:
             return
         # Also the one that finds out the rest about the host.
-        self._connection.confirm = self._landing.confirm
-        self._connection.explain = self._landing.moved
+        self._connection.confirm = self._remote.confirm
+        self._connection.explain = self._remote.moved
         for one in self._tracked.values():
             if one.location is not None:
-                one.elsewhere = self._landing.elsewhere(one.location)
+                one.elsewhere = self._remote.elsewhere(one.location)
 
     def _follow_host(self) -> None:
         """See whether the host is there; what ran on one that is gone has ended."""
         if not (self._is_needed() or self._host.wait_fds()):
             return
         is_used = self._is_waiting() or bool(self._waiting)
-        self._host.work(is_wanted=self._demand.stands, is_used=is_used)
+        self._host.work(is_wanted=self._demand.is_settled, is_used=is_used)
         self.capacity.can_be_made = self._host.can_be_made
         if self._host.loss is not None:
             self._lose(self._host.loss)
@@ -404,14 +406,14 @@ class BatchOutlet:
             self._move(self._host.replaced)
         self._identity = self._host.identity or self._identity
 
-    def _lose(self, loss: Loss) -> None:
+    def _lose(self, loss: HostLoss) -> None:
         """The host is gone with all that was on it."""
         for key in self._waiting:
             self._tracked[key] = Tracked(key, "", 0, "", self._preparer.paths(key))
         self._waiting.clear()
         self._end_all(self._tracked.values(), loss)
 
-    def _move(self, loss: Loss) -> None:
+    def _move(self, loss: HostLoss) -> None:
         """The host is another one now. It reports its attempts: they may have begun there, with other dispatchers.
 
         Those that were never sent were prepared for the old one.
@@ -419,22 +421,22 @@ class BatchOutlet:
         unsent = {one.name for one in self._tracked.values() if not one.has_ended and self._sender.withdraw(one.name)}
         self._end_all([one for one in self._tracked.values() if one.name in unsent], loss)
 
-    def _end_all(self, attempts: Iterable[Tracked], loss: Loss) -> None:
+    def _end_all(self, attempts: Iterable[Tracked], loss: HostLoss) -> None:
         """End attempts that were on a host which is gone, and forget what was known of it."""
         for one in attempts:
             if not (one.has_ended or one.elsewhere):
                 self._sender.drop(one.name)
                 self._watcher.conclude_lost(one, loss)
-        if self._landing.has_landed or self._landing.confirm is not None:
+        if self._remote.is_reached or self._remote.confirm is not None:
             self._start_over()
 
     def _start_over(self) -> None:
         """The host is another one: nothing is known of it."""
         self._over.clear()
         self._members.clear()
-        self._landing.start_over()
-        self._coding.start_over()
-        self._conversation.start_over()
+        self._remote.start_over()
+        self._code_delivery.start_over()
+        self._session.start_over()
         self._connection.start_over()
 
     def _plan(self) -> list[Step]:
@@ -442,21 +444,21 @@ class BatchOutlet:
         if not (self._is_needed() and self._host.is_up):
             return []
         self._keep_location()
-        if not self._landing.has_landed:
-            return self._landing.steps()
-        if self._landing.limits is not None:
-            self._sender.limits = self._landing.limits
-            self.capacity.keep_to(self._landing.limits.in_flight)
-        if not self._landing.is_shared:
+        if not self._remote.is_reached:
+            return self._remote.steps()
+        if self._remote.limits is not None:
+            self._sender.limits = self._remote.limits
+            self.capacity.keep_to(self._remote.limits.in_flight)
+        if not self._remote.is_shared:
             self._watcher.mirror_all()
         steps = [*self._stopper.steps(), *self._sender.steps()]
         is_due = self._is_asked_now() or any(step.operations for step in steps)
         if is_due:
             self._asked_s = time.monotonic()
         last = [*self._host.steps()]
-        if is_due and self._landing.confirm is not None and any(one.elsewhere for one in self._tracked.values()):
+        if is_due and self._remote.confirm is not None and any(one.elsewhere for one in self._tracked.values()):
             # Without another question it would not be seen that the host leads to where they are again.
-            last.append(Step([self._landing.confirm], lambda _: None))
+            last.append(Step([self._remote.confirm], lambda _: None))
         steps += self._removal()
         return [*steps, *self._watcher.steps(self._tracked, is_due=is_due), *self._hardware.steps(), *last]
 
@@ -474,8 +476,8 @@ class BatchOutlet:
         """Seconds until the next call has something to do."""
         if not (self._is_needed() and self._host.is_up):
             return None
-        if not self._landing.has_landed:
-            return self._landing.due_in_s()
+        if not self._remote.is_reached:
+            return self._remote.due_in_s()
         if self._watcher.has_questions() or self._stopper.has_work() or self._host.steps():
             return 0.0
         if self._over and not self._is_waiting():
@@ -490,7 +492,7 @@ class BatchOutlet:
         """Whatever the call was to do may have been done: the scheduler is asked before anything is repeated."""
         self._asked_s = -self._interval_s
         self._stopper.repeat()
-        self._host.doubt(self._conversation.problem)
+        self._host.doubt(self._session.problem)
         if self._connection.has_moved and all(one.has_ended or one.elsewhere for one in self._tracked.values()):
             # What is there now is as good as what was there, and may have those that were submitted elsewhere.
             self._start_over()

@@ -23,7 +23,7 @@ from dispatcher.outlets.batch.identity import (
     submission_name,
     write_submission,
 )
-from dispatcher.outlets.batch.landing import Landing
+from dispatcher.outlets.batch.remote_host import RemoteHost
 from dispatcher.outlets.batch.scheduler import Submission
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.bundle import deliver
@@ -35,7 +35,7 @@ LAUNCHER: Final = "launch.sh"
 
 
 @functools.cache
-def contract_package() -> dict[str, bytes]:
+def _contract_package() -> dict[str, bytes]:
     """What a script needs for `from dispatcher.contract import ...` on a host without this package, by relative path.
 
     node.sh puts the directory on PYTHONPATH where the command's interpreter finds no dispatcher.contract.
@@ -49,10 +49,10 @@ def contract_package() -> dict[str, bytes]:
 class Preparer:
     """Prepares attempts for one outlet. Nothing has been sent to the host before an attempt is prepared."""
 
-    def __init__(self, host: Host, layout: Layout, landing: Landing) -> None:
+    def __init__(self, host: Host, layout: Layout, remote: RemoteHost) -> None:
         self._outlet = host.name
         self._layout = layout
-        self._landing = landing
+        self._remote = remote
 
     def paths(self, key: Key) -> AttemptPaths:
         return self._layout.attempt(key.job_id, key.number)
@@ -65,7 +65,7 @@ class Preparer:
             return None
         one = Tracked(key, file.name, file.index, file.directory, paths)
         one.location = file.location
-        one.elsewhere = self._landing.elsewhere(file.location)
+        one.elsewhere = self._remote.elsewhere(file.location)
         one.code = file.code or None
         one.is_packed = file.is_packed
         return one
@@ -79,10 +79,10 @@ class Preparer:
             directory=one.directory,
             code=one.code or "",
             is_packed=one.is_packed,
-            location=self._landing.location,
+            location=self._remote.location,
         )
         # A network filesystem, as hosts share one, has had it on disk when the file was closed.
-        write_submission(one.paths, file, durable=not self._landing.is_shared)
+        write_submission(one.paths, file, durable=not self._remote.is_shared)
 
     def prepare(self, group: Sequence[Bundle]) -> tuple[Submission, list[Tracked], list[Operation]]:
         """One submission of these bundles, its attempts, and the deliveries that come first.
@@ -90,11 +90,11 @@ class Preparer:
         Attempts whose files cannot be written have ended; then nothing must be sent. Raises OutletError.
         """
         keys = [bundle.key for bundle in group]
-        layout = self._landing.layout()
+        layout = self._remote.layout()
         directories = [os.fspath(layout.attempt(key.job_id, key.number).directory) for key in keys]
         jobs = jobs_of(group)
         submission = Submission(
-            name=submission_name(self._landing.workspace_id, keys),
+            name=submission_name(self._remote.workspace_id, keys),
             bundles=tuple(group),
             directories=tuple(directories),
             layout=layout,
@@ -126,26 +126,26 @@ class Preparer:
         with files.storing("preparing", one.paths.directory), files.shared_umask(self._layout.root):
             files.write_new(one.paths.code, content)
         self.record(one)
-        if self._landing.is_shared:
+        if self._remote.is_shared:
             return []
         return [Deliver(directory=one.directory, files={contract.CODE_FILE: content})]
 
     def _for_all(self, submission: Submission) -> list[Operation]:
         """What has to be written on the host once, however many attempts are submitted."""
-        if self._landing.is_shared:
+        if self._remote.is_shared:
             return []
         root, directory = submission.layout.root, submission.layout.submission_script(submission.name).parent
-        shared = {posixpath.join(root, name): content for name, content in contract_package().items()}
+        shared = {posixpath.join(root, name): content for name, content in _contract_package().items()}
         return [Deliver(directory=os.fspath(directory), files={}, shared=shared)]
 
     def _write(self, one: Tracked, bundle: Bundle) -> list[Operation]:
-        whole = self._landing.with_launcher(bundle, one.directory, LAUNCHER)
-        is_shared = self._landing.is_shared
+        whole = self._remote.with_launcher(bundle, one.directory, LAUNCHER)
+        is_shared = self._remote.is_shared
         deliver(whole if is_shared else msgspec.structs.replace(whole, private_files={}), self._layout)
         self.record(one)
         if is_shared:
             return []
-        root = os.fspath(self._landing.layout().root)
+        root = os.fspath(self._remote.layout().root)
         fence = {contract.SUPERSEDED_FILE: b"superseded\n"} if files.is_there(one.paths.superseded) else {}
         delivered = Deliver(
             directory=one.directory,

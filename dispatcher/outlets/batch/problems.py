@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dispatcher.outlets.batch.agent_session import AgentSession
 from dispatcher.outlets.batch.capacity import Submissions
-from dispatcher.outlets.batch.conversation import Conversation
-from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.provisioning import Provisioning
+from dispatcher.outlets.batch.remote_host import RemoteHost
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.shipping import Shipping
 
@@ -23,16 +23,16 @@ class Problems:
     def __init__(
         self,
         host: Provisioning,
-        conversation: Conversation,
-        landing: Landing,
+        session: AgentSession,
+        remote: RemoteHost,
         shipping: Shipping,
         sender: Sender,
         warn: Callable[[str], None],
     ) -> None:
         """`warn` is told what is wrong, and of an empty text when nothing is any more."""
         self._host = host
-        self._conversation = conversation
-        self._landing = landing
+        self._session = session
+        self._remote = remote
         self._shipping = shipping
         self._sender = sender
         self._warn = warn
@@ -43,7 +43,7 @@ class Problems:
     @property
     def unreached(self) -> str:
         """Why the host cannot be reached now; empty when it can, as far as is known."""
-        return self._host.problem or self._conversation.problem or self._landing.problem
+        return self._host.problem or self._session.problem or self._remote.problem
 
     def awaited_for_s(self) -> float:
         """Seconds until the first answer of the host is not awaited any more."""
@@ -51,10 +51,10 @@ class Problems:
 
     def note(self, capacity: Submissions) -> None:
         """What keeps anything from being submitted now: the loop claims nothing for this outlet meanwhile."""
-        landed = "" if self._landing.has_landed else (self._landing.problem or "not reached yet")
-        reached = self._host.problem or self._conversation.problem or landed
+        missing = "" if self._remote.is_reached else (self._remote.problem or "not reached yet")
+        reached = self._host.problem or self._session.problem or missing
         capacity.problem = reached or self._host.unfit or self._shipping.problem or self._sender.problem
-        capacity.place = self._landing.place
+        capacity.place = self._remote.place
         capacity.gpus_are_taken = bool(self._sender.waiting_text())
         if self.awaited_for_s() <= 0:
             capacity.is_awaited = False
@@ -62,8 +62,8 @@ class Problems:
             # What is wrong is known when it was looked at.
             return
         # That a call was not answered is no news of a host that is known not to be up.
-        failed = self._host.failure or ("" if self._host.problem else self._conversation.problem)
-        wrong = failed or self._landing.problem or self._shipping.failure or self._sender.problem
+        failed = self._host.failure or ("" if self._host.problem else self._session.problem)
+        wrong = failed or self._remote.problem or self._shipping.failure or self._sender.problem
         if wrong != self._told and capacity.limit:
             self._warn(wrong)
             self._told = wrong

@@ -15,13 +15,13 @@ from typing import Final, Protocol
 import msgspec
 
 from dispatcher.outlets.base import LOST
-from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.agent_session import Step
 
 # A job that another outlet takes in the same round is no demand: it has to ask once more after this time.
 _SETTLED_S: Final = 1.0
 
 
-class Loss(msgspec.Struct, frozen=True):
+class HostLoss(msgspec.Struct, frozen=True):
     """How attempts ended that ran on a host that is gone: the reason for their records (PREEMPTED, LOST), and why."""
 
     reason: str
@@ -56,11 +56,11 @@ class Provisioning(Protocol):
         """The problem, or why it is unfit, if that is what people should be warned of."""
 
     @property
-    def loss(self) -> Loss | None:
+    def loss(self) -> HostLoss | None:
         """How attempts that ran there ended, if the host surely runs none any more."""
 
     @property
-    def replaced(self) -> Loss:
+    def replaced(self) -> HostLoss:
         """How attempts ended that ran on a host which had the name before."""
 
     @property
@@ -84,8 +84,8 @@ class Provisioning(Protocol):
         """The dispatcher ends. `is_used`: attempts of this dispatcher go on there."""
 
 
-class Standing:
-    """A host that is always there, as far as anybody can tell before it is called."""
+class UnmanagedHost:
+    """A host that the outlet neither creates nor deletes: it counts as up until a call fails."""
 
     is_up = True
     identity = ""
@@ -94,7 +94,7 @@ class Standing:
     unfit = ""
     failure = ""
     loss = None
-    replaced = Loss(LOST, "the host is another one now")
+    replaced = HostLoss(LOST, "the host is another one now")
     is_busy = False
 
     def work(self, *, is_wanted: bool, is_used: bool) -> None:
@@ -116,10 +116,10 @@ class Standing:
         """Nothing was made."""
 
 
-class Demand:
+class PendingDemand:
     """Whether jobs wait for a host that is not up. Times are of the monotonic clock.
 
-    It stands when it is asked for in two rounds of claims, and until none has asked for `kept_s`.
+    It is settled once two rounds of claims have asked for it, until none has asked for `kept_s`.
     """
 
     def __init__(self, kept_s: float) -> None:
@@ -135,13 +135,13 @@ class Demand:
         self._last_s = now_s
 
     @property
-    def stands(self) -> bool:
+    def is_settled(self) -> bool:
         if self._since_s is None or time.monotonic() - self._last_s > self._kept_s:
             return False
         return self._last_s - self._since_s >= _SETTLED_S
 
     def due_in_s(self) -> float | None:
-        """Seconds until a second round of claims shows whether it stands; None when that is known."""
+        """How long to wait before checking whether the demand is settled, in seconds. None: already decided."""
         if self._since_s is None or self._last_s - self._since_s >= _SETTLED_S:
             return None
         left_s = self._since_s + _SETTLED_S - time.monotonic()

@@ -10,8 +10,8 @@ import msgspec
 
 from dispatcher.errors import OutletError, TemplateError
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key
-from dispatcher.outlets.batch.brake import Brake
-from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.agent_session import Step
+from dispatcher.outlets.batch.backoff import SubmissionBackoff
 from dispatcher.outlets.batch.grouping import submissions_of
 from dispatcher.outlets.batch.scheduler import Accepted, Limits, NoRoom, Refused, Scheduler, Submission
 from dispatcher.outlets.context import BatchTimes
@@ -62,13 +62,13 @@ class Sender:
         self._room_again_s = room_again_s
         self._unsent: dict[str, Sending] = {}
         self.limits = Limits()
-        self._brake = Brake(times.refusal_pause_s)
+        self._backoff = SubmissionBackoff(times.refusal_pause_s)
         self._submitted_s: list[float] = []
 
     @property
     def problem(self) -> str:
         """Why nothing is submitted now, or was accepted last; empty when nothing is wrong."""
-        return self._brake.problem
+        return self._backoff.problem
 
     def group(self, bundles: Sequence[Bundle]) -> list[list[Bundle]]:
         """These bundles by submission."""
@@ -129,7 +129,7 @@ class Sender:
         sending = self._unsent.get(name)
         if sending is not None and not sending.submission.accepted:
             del self._unsent[name]
-            self._brake.accepted()
+            self._backoff.accepted()
 
     def drop(self, name: str) -> None:
         """The scheduler surely does not know this one, and no one wants it any more."""
@@ -145,7 +145,7 @@ class Sender:
 
     def steps(self) -> list[Step]:
         """What is to be submitted now, with one call."""
-        self._brake.begin_call()
+        self._backoff.begin_call()
         return [self._step(sending) for sending in self._due()]
 
     def due_in_s(self) -> float | None:
@@ -154,19 +154,19 @@ class Sender:
         if not waiting:
             return None
         now = time.monotonic()
-        return max(0.0, min(waiting) - now, self._brake.wait_s(now), self._rate_wait_s())
+        return max(0.0, min(waiting) - now, self._backoff.wait_s(now), self._rate_wait_s())
 
     def refresh(self) -> None:
         """When a pause is over and nothing waits that could be the test, something new may be."""
         if self.problem and not any(sending.is_ready or sending.is_tried for sending in self._unsent.values()):
-            self._brake.lift(time.monotonic())
+            self._backoff.lift(time.monotonic())
 
     def _due(self) -> list[Sending]:
         now = time.monotonic()
-        if self._brake.wait_s(now) > 0 or self._rate_wait_s() > 0:
+        if self._backoff.wait_s(now) > 0 or self._rate_wait_s() > 0:
             return []
         waiting = [each for each in self._unsent.values() if each.is_ready and each.not_before_s <= now]
-        most = self._brake.most_at_once
+        most = self._backoff.most_at_once
         if self._per_minute is not None:
             most = min(most, max(1, self._per_minute - len(self._submitted_s)))
         return waiting[:most]
@@ -197,7 +197,7 @@ class Sender:
         meant = self._scheduler.accepted(sending.submission, answer)
         if isinstance(meant, Accepted):
             self._unsent.pop(sending.submission.name, None)
-            self._brake.accepted()
+            self._backoff.accepted()
             self._accepted(sending.submission, meant.handle)
         elif isinstance(meant, Refused):
             self._refused(sending, meant)
@@ -210,13 +210,13 @@ class Sender:
             sending.is_tried = False
         else:
             # It stays tried: the next answer of the scheduler shows whether it is there.
-            self._brake.doubted(meant.why)
+            self._backoff.doubted(meant.why)
 
     def _refused(self, sending: Sending, refused: Refused) -> None:
         # What an entry or a method says itself to the scheduler is no fault of the outlet.
         is_own = not refused.is_transient and sending.submission.request.has_own_options
         if not is_own:
-            self._brake.refused(refused.why, time.monotonic(), is_transient=refused.is_transient)
+            self._backoff.refused(refused.why, time.monotonic(), is_transient=refused.is_transient)
         if refused.is_transient:
             sending.is_tried = False
             return

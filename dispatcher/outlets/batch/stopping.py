@@ -13,8 +13,8 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import OutletError
 from dispatcher.outlets.base import Key
-from dispatcher.outlets.batch.conversation import Step
-from dispatcher.outlets.batch.landing import Landing
+from dispatcher.outlets.batch.agent_session import Step
+from dispatcher.outlets.batch.remote_host import RemoteHost
 from dispatcher.outlets.batch.scheduler import Scheduler
 from dispatcher.outlets.batch.tracked import Stop, Tracked
 from dispatcher.outlets.context import BatchTimes
@@ -25,10 +25,10 @@ class Stopper:
     """What is to be stopped or superseded, until the host has been told; what failed, again after a pause."""
 
     def __init__(
-        self, scheduler: Scheduler, landing: Landing, tracked: Mapping[Key, Tracked], times: BatchTimes
+        self, scheduler: Scheduler, remote: RemoteHost, tracked: Mapping[Key, Tracked], times: BatchTimes
     ) -> None:
         self._scheduler = scheduler
-        self._landing = landing
+        self._remote = remote
         self._tracked = tracked
         self._again_s = times.stop_again_s
         self._stops: list[Tracked] = []
@@ -123,7 +123,7 @@ class Stopper:
         for one in chosen:
             assert one.stop is not None
             one.stop.is_sent = True
-            if not self._landing.is_shared:
+            if not self._remote.is_shared:
                 path = posixpath.join(one.directory, contract.STOP_FILE)
                 writes.append(Write(path=path, content=_content(one.stop)))
         cancels = self._scheduler.cancel([one.submitted for one in chosen], force=force)

@@ -13,11 +13,11 @@ from dispatcher.base import files
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.outlets.base import NOT_REACHED, PREEMPTED, SUPERSEDED, Ended, GpuUse, Key, Unknown
 from dispatcher.outlets.batch import mirror
-from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.agent_session import Step
 from dispatcher.outlets.batch.ends import end_of, needs_detail, why_superseded
-from dispatcher.outlets.batch.gpu_use import ToldGpuUse
+from dispatcher.outlets.batch.gpu_use import ReportedGpuUse
 from dispatcher.outlets.batch.mirror import Mirror
-from dispatcher.outlets.batch.provisioning import Loss
+from dispatcher.outlets.batch.provisioning import HostLoss
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Scheduler
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.tracked import Stop, Tracked
@@ -52,7 +52,7 @@ class Watcher:
         times: BatchTimes,
         lost_after_s: float,
         guard_s: float,
-        use: ToldGpuUse,
+        use: ReportedGpuUse,
     ) -> None:
         self._scheduler = scheduler
         self._sender = sender
@@ -91,7 +91,7 @@ class Watcher:
         """What it has told of its GPUs; None: unknown."""
         return self._use.of(key, _now_s())
 
-    def conclude_lost(self, one: Tracked, loss: Loss) -> None:
+    def conclude_lost(self, one: Tracked, loss: HostLoss) -> None:
         """End an attempt whose host is gone, with its own exit status if that has come home."""
         if self._mirrors is not None and (copy := self._mirrors.get(one.key)) is not None:
             copy.settle()

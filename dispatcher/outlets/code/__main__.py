@@ -21,8 +21,8 @@ from dispatcher.outlets.code.ship import ship, ship_dirty
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.workspace import Layout
 
-KEEP = "keep"
-EXTRACT = "extract"
+_KEEP = "keep"
+_EXTRACT = "extract"
 
 
 def main(words: Sequence[str]) -> int:
@@ -40,8 +40,8 @@ def main(words: Sequence[str]) -> int:
 
 
 def _made(layout: Layout, mode: str, rest: Sequence[str]) -> Snapshot:
-    if mode in (KEEP, EXTRACT):
-        snapshot = copies.take(layout) if mode == KEEP else copies.kept(layout, rest[0])
+    if mode in (_KEEP, _EXTRACT):
+        snapshot = copies.take(layout) if mode == _KEEP else copies.kept(layout, rest[0])
         copies.extract(layout, snapshot)
         return snapshot
     snapshot = ship_dirty(layout) if CodeMode(mode) is CodeMode.DIRTY else ship(layout)

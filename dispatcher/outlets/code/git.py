@@ -8,17 +8,14 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import selectors
-import signal
-import subprocess
 import tarfile
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
 from dispatcher.base import slow
 from dispatcher.base.host import host_name
+from dispatcher.base.programs import Finished, Program, wait_for_any
 from dispatcher.errors import CodeError
 
 # What a hook or a user's shell may have set for another repository.
@@ -70,96 +67,92 @@ class Git:
 
     def succeeds(self, *words: str) -> bool:
         """Whether git exits with status 0."""
-        with tempfile.TemporaryFile() as errors, self._running(words, errors) as (process, out):
-            self._wait(process, out, words)
-            return process.returncode == 0
+        with self._running(words) as out:
+            return out.wait().exit_code == 0
 
     @contextlib.contextmanager
     def stream(self, *words: str) -> Iterator[IO[bytes]]:
         """The output of git while it runs; CodeError at the end of the block when it has failed."""
-        with tempfile.TemporaryFile() as errors, self._running(words, errors) as (process, out):
+        with self._running(words) as out:
+            reader = io.BufferedReader(out)
             try:
-                yield out
+                yield reader
             except (tarfile.TarError, EOFError) as error:
                 # An archive that ends too early is git's failure, if it has failed.
-                self._finish(process, out, errors, words)
+                self._refuse_failure(out.wait(), words)
                 raise CodeError(f"{self.directory}: the archive that git made cannot be read: {error}") from error
-            self._finish(process, out, errors, words)
+            self._refuse_failure(out.wait(), words)
 
     @contextlib.contextmanager
-    def _running(
-        self, words: Sequence[str], errors: IO[bytes]
-    ) -> Iterator[tuple[subprocess.Popen[bytes], io.BufferedReader]]:
-        """git and its output; both are ended with the block."""
-        with self._started(words, errors) as process, contextlib.ExitStack() as stack:
-            stack.callback(_kill, process)
-            assert isinstance(process.stdout, io.FileIO)
-            yield process, io.BufferedReader(_Patient(process.stdout, f"`git {words[0]}` in {self.directory}"))
-
-    def _started(self, words: Sequence[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    def _running(self, words: Sequence[str]) -> Iterator[_Output]:
+        """The output of git, which is ended with the block."""
         settings = [word for setting in _SETTINGS for word in ("-c", setting)]
         try:
-            return subprocess.Popen(
-                ["git", *settings, *words],
-                cwd=self.directory,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                bufsize=0,
-                # To be killed as a whole.
-                process_group=0,
-            )
+            out = _Output(["git", *settings, *words], self.directory, self._environment, f"`git {words[0]}`")
         except FileNotFoundError:
             if not self.directory.is_dir():
                 raise CodeError(f"{self.directory}: there is no such directory") from None
             raise CodeError(f"git is not installed on {host_name()}: install it, {self._otherwise}") from None
         except OSError as error:
             raise CodeError(f"{self.directory}: git cannot be run: {error.strerror}") from None
-
-    def _wait(self, process: subprocess.Popen[bytes], out: io.BufferedReader, words: Sequence[str]) -> None:
-        """Wait for its end."""
-        while out.read(_BLOCK):
-            pass
         try:
-            process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise _silent(f"`git {words[0]}` in {self.directory}") from None
+            yield out
+        finally:
+            out.program.close()
 
-    def _finish(
-        self, process: subprocess.Popen[bytes], out: io.BufferedReader, errors: IO[bytes], words: Sequence[str]
-    ) -> None:
-        self._wait(process, out, words)
-        if process.returncode == 0:
+    def _refuse_failure(self, finished: Finished, words: Sequence[str]) -> None:
+        if finished.exit_code == 0:
             return
-        errors.seek(0)
-        message = errors.read().decode("utf-8", "replace").strip()
-        if process.returncode < 0 and not message:
-            message = f"ended by signal {-process.returncode}"
+        message = finished.errors.strip()
+        if finished.exit_code < 0 and not message:
+            message = f"ended by signal {-finished.exit_code}"
         if "not a git repository" in message:
             cure = f"`git init` and commit the code, {self._otherwise}"
             raise CodeError(f"{self.directory}: not in a git repository: {cure}")
-        raise CodeError(f"{self.directory}: `git {words[0]}` failed: {message or f'status {process.returncode}'}")
+        raise CodeError(f"{self.directory}: `git {words[0]}` failed: {message or f'status {finished.exit_code}'}")
 
 
-class _Patient(io.RawIOBase):
-    """What a program prints; CodeError when that is nothing for too long."""
+class _Output(io.RawIOBase):
+    """What git prints, while it runs; CodeError when that is nothing for too long."""
 
-    def __init__(self, pipe: io.FileIO, what: str) -> None:
-        self._pipe = pipe
-        self._what = what
+    def __init__(self, words: Sequence[str], directory: Path, environment: Mapping[str, str], name: str) -> None:
+        self._what = f"{name} in {directory}"
+        self._unread = bytearray()
+        self.program = Program(
+            words,
+            limit_s=None,
+            environment=environment,
+            directory=directory,
+            take=self._unread.extend,
+            silent_s=LIMIT_S,
+        )
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int | None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._pipe, selectors.EVENT_READ)
-            if not selector.select(TELL_AFTER_S):
+    def readinto(self, buffer: Any) -> int:
+        if not self._unread:
+            self._fill()
+        size = min(len(buffer), len(self._unread))
+        buffer[:size] = self._unread[:size]
+        del self._unread[:size]
+        return size
+
+    def wait(self) -> Finished:
+        """How git has ended. What it has printed and was not read is dropped."""
+        dropped = bytearray(_BLOCK)
+        while self.readinto(dropped):
+            pass
+        return self.program.wait()
+
+    def _fill(self) -> None:
+        """Wait until there is something to read, or git has ended."""
+        while (finished := self.program.poll()) is None and not self._unread:
+            if not wait_for_any([self.program], TELL_AFTER_S):
                 slow.tell(f"waiting for {self._what}, which prints nothing")
-                if not selector.select(LIMIT_S - TELL_AFTER_S):
-                    raise _silent(self._what)
-        return self._pipe.readinto(buffer)
+                wait_for_any([self.program])
+        if finished is not None and finished.killed_because:
+            raise _silent(self._what)
 
 
 def _silent(what: str) -> CodeError:
@@ -167,10 +160,3 @@ def _silent(what: str) -> CodeError:
         f"{what} has printed nothing for {LIMIT_S:g} s, and was ended: find out what holds it up, such as a filter or "
         "a file server that does not answer, and try again"
     )
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End git, if it has not ended, with its children."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ from dispatcher.config import Config
 from dispatcher.errors import CodeError
 from dispatcher.hosts.types import AnyHost
 from dispatcher.outlets.batch.identity import workspace_id
-from dispatcher.outlets.batch.landing import greet, layout_there, sees_workspace
+from dispatcher.outlets.batch.remote_host import greet, layout_there, sees_workspace
 from dispatcher.outlets.code.ship import ship_files
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.kinds import ask_hosts

@@ -35,7 +35,7 @@ def _nobody(_: int) -> None:
     return None
 
 
-def memory_for_jobs(gpu: Gpu) -> int | None:
+def _memory_for_jobs(gpu: Gpu) -> int | None:
     """How much of a GPU's memory attempts can have: all but what the driver keeps for itself; None: unknown."""
     if gpu.memory_total_mib is None:
         return None
@@ -194,7 +194,7 @@ class GpuMonitor:
 
     def _memory(self) -> dict[int, int]:
         """What attempts can have of the memory of GPUs, where that could be read."""
-        return {gpu.index: mib for gpu in self._reading.gpus if (mib := memory_for_jobs(gpu)) is not None}
+        return {gpu.index: mib for gpu in self._reading.gpus if (mib := _memory_for_jobs(gpu)) is not None}
 
     def _quarantine(self) -> None:
         ill = {gpu.index: gpu.why for gpu in self._reading.gpus if gpu.health is not Health.OK}

@@ -19,8 +19,8 @@ FOREIGN_MIB = 100
 DRAWING_MIB = 1024
 # /dev/dxg is the GPU under WSL.
 GPU_DEVICES = ("/dev/nvidia", "/dev/dxg")
-COMMAND_WIDTH = 60
-USERS_SHOWN = 3
+_COMMAND_WIDTH = 60
+_USERS_SHOWN = 3
 
 
 def foreign_use(
@@ -124,8 +124,8 @@ def _unexplained_mib(gpu: Gpu, named: Collection[GpuProcess]) -> int | None:
 
 def _users(processes: Collection[GpuProcess]) -> str:
     largest = sorted(processes, key=lambda process: (-(process.used_mib or 0), process.pid))
-    shown = ", ".join(describe_process(process.pid) for process in largest[:USERS_SHOWN])
-    return shown if len(largest) <= USERS_SHOWN else f"{shown} and {len(largest) - USERS_SHOWN} more"
+    shown = ", ".join(describe_process(process.pid) for process in largest[:_USERS_SHOWN])
+    return shown if len(largest) <= _USERS_SHOWN else f"{shown} and {len(largest) - _USERS_SHOWN} more"
 
 
 def others_on(gpu: Gpu, is_ours: Callable[[int], bool]) -> tuple[list[GpuUser] | None, int]:
@@ -163,7 +163,7 @@ def describe_process(pid: int) -> str:
     except psutil.Error:
         return f"pid {pid}"
     clean = _printable(command)
-    return f"pid {pid} ({user}: {clean if len(clean) <= COMMAND_WIDTH else clean[: COMMAND_WIDTH - 3] + '...'})"
+    return f"pid {pid} ({user}: {clean if len(clean) <= _COMMAND_WIDTH else clean[: _COMMAND_WIDTH - 3] + '...'})"
 
 
 def _printable(text: str) -> str:

@@ -22,7 +22,7 @@ import msgspec
 from dispatcher.base.devices import HIGHEST_INDEX
 from dispatcher.errors import PodError, UsageError
 
-HELPER = Path(__file__).with_name("nvml.py")
+_HELPER = Path(__file__).with_name("nvml.py")
 
 
 class Health(enum.StrEnum):
@@ -136,7 +136,7 @@ class _Helper:
         # -P: the folder of the script must not be first on the module path.
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", str(HELPER)],
+                [sys.executable, "-P", str(_HELPER)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -197,7 +197,7 @@ class _Helper:
         with contextlib.suppress(subprocess.TimeoutExpired):
             status = self._process.wait(timeout=1)
         how = f"signal {-status}" if status is not None and status < 0 else f"exit {status}"
-        return _HelperDiedError(f"the process that reads the GPUs died ({how}); by hand: echo 0 | python {HELPER}")
+        return _HelperDiedError(f"the process that reads the GPUs died ({how}); by hand: echo 0 | python {_HELPER}")
 
 
 class GpuReader:

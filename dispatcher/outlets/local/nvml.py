@@ -96,7 +96,7 @@ def processes(nvml: Any, handle: Any) -> list[dict[str, Any]] | None:
     return [{"pid": pid, "used_mib": size, "draws": pid not in computes} for pid, size in used.items()]
 
 
-def memory_faults(nvml: Any, handle: Any) -> str | None:
+def _memory_faults(nvml: Any, handle: Any) -> str | None:
     """What is wrong with the GPU's memory, as the hardware counts it; None when nothing is or it does not count."""
     uncorrected = optional(
         nvml,
@@ -131,7 +131,7 @@ def read(nvml: Any, index: int, uuid: str = "") -> dict[str, Any]:
         values["name"] = optional(nvml, nvml.nvmlDeviceGetName, handle)
         values.update(memory(nvml, handle))
         values["processes"] = processes(nvml, handle)
-        fault = memory_faults(nvml, whole)
+        fault = _memory_faults(nvml, whole)
     except nvml.NVMLError as error:
         return values | trouble(nvml, error)
     return values if fault is None else values | {"health": "ecc", "why": fault}

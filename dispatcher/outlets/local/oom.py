@@ -11,12 +11,12 @@ class OomCounter:
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._kills = oom_kills()
+        self._kills = _oom_kills()
         self._next_s = time.monotonic() + interval_s
 
     def has_risen(self) -> bool:
         """Whether the kernel has killed a process since the last `note`, up to an interval ago."""
-        return oom_kills() > self._kills
+        return _oom_kills() > self._kills
 
     def note(self, kills: int | None) -> None:
         """Count from `kills` on, as `due` had it; None changes nothing."""
@@ -29,10 +29,10 @@ class OomCounter:
 
         It is read before them: a kill in between belongs to an end that was not noticed yet.
         """
-        return oom_kills() if time.monotonic() >= self._next_s else None
+        return _oom_kills() if time.monotonic() >= self._next_s else None
 
 
-def oom_kills() -> int:
+def _oom_kills() -> int:
     """How many processes this host's kernel has killed for lack of memory since it started; 0 if unknown."""
     try:
         for line in Path("/proc/vmstat").read_bytes().splitlines():

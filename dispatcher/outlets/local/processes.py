@@ -9,8 +9,6 @@ that they have open, which hangs while a file server is down).
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import functools
 import os
 import signal
 import time
@@ -21,19 +19,11 @@ from dispatcher import contract
 from dispatcher.base import host
 
 _PR_SET_CHILD_SUBREAPER: Final = 36
-# The same number on all architectures but alpha.
-_PIDFD_OPEN: Final = 434
-
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    """Loaded once: that takes longer than the calls, which belong to every start of an attempt."""
-    return ctypes.CDLL(None)
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of descendants that lose theirs, so that strays are noticed and reaped."""
-    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    host.libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def children() -> set[int]:
@@ -47,19 +37,6 @@ def children() -> set[int]:
         import psutil
 
         return {child.pid for child in psutil.Process().children()}
-
-
-def open_pidfd(pid: int) -> int:
-    """A descriptor that becomes readable when the process ends; -1 when it has ended, or on Linux before 5.3."""
-    if not pid:
-        return -1
-    try:
-        if hasattr(os, "pidfd_open"):
-            return os.pidfd_open(pid)
-    except OSError:
-        return -1
-    # A Python that was built on an older Linux than it runs on, such as conda's.
-    return int(_libc().syscall(_PIDFD_OPEN, pid, 0))
 
 
 def is_of_attempt(pid: int, directory: Path) -> bool:
@@ -145,9 +122,3 @@ def send(pid: int, number: signal.Signals) -> None:
     """Signal one process. One that has ended meanwhile, or that belongs to another user (sudo), is ignored."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
-
-
-def send_group(pid: int, number: signal.Signals) -> None:
-    """As `send`, for the process group that `pid` leads."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)

@@ -5,19 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from dispatcher.base import programs
 from dispatcher.outlets.local import processes
-
-# Programs that other outlets run, whose exit statuses they collect themselves.
-_programs: set[int] = set()
-
-
-def keep(pid: int) -> None:
-    """This child is no orphan, and its exit status is not to be collected here, until `release`."""
-    _programs.add(pid)
-
-
-def release(pid: int) -> None:
-    _programs.discard(pid)
 
 
 def orphans(own: set[int], since_s: float = 0.0) -> set[int]:
@@ -27,7 +16,9 @@ def orphans(own: set[int], since_s: float = 0.0) -> set[int]:
     descendants are of an attempt that began then. Such is the shared connection that ssh leaves behind.
     """
     while True:
-        inherited = {pid for pid in processes.children() - own - _programs if not _is_helper(pid)}
+        inherited = {
+            pid for pid in (processes.children() - own).difference(programs.in_sessions()) if not _is_helper(pid)
+        }
         alive = {pid for pid in inherited if not _reap(pid)}
         # One that had ended may have left us a child of its own after the list was read.
         if alive == inherited:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.base import files
+from dispatcher.base import files, host
 from dispatcher.base.host import host_name
 from dispatcher.errors import StorageError
 from dispatcher.outlets.base import CANNOT_START, Ended, Key, Placement, Running, Slot, Status
@@ -42,7 +42,7 @@ class Tree:
         self.slot = slot
         self.popen = popen
         self.placement = Placement(host=host_name(), pid=pid or None, gpus=slot.gpus)
-        self.pidfd = processes.open_pidfd(pid)
+        self.pidfd = host.open_pidfd(pid)
         self.wrapper_gone = False
         self.limits = Limits()
         # By the clock of the kernel's boot, which a restarted dispatcher can read too.
@@ -81,7 +81,7 @@ class Tree:
         if self.pid and not self.wrapper_gone:
             processes.send(self.pid, signal.SIGTERM)
             # One that was stopped (SIGSTOP) notices nothing until it continues, and nor do its children.
-            processes.send_group(self.pid, signal.SIGCONT)
+            host.send_group(self.pid, signal.SIGCONT)
         else:
             self._signal_strays(signal.SIGKILL)
 

@@ -81,6 +81,7 @@ def render_node(layout: Layout, setup: NodeSetup, job: NodeJob) -> str:
             "local_dir": setup.local_dir,
             "exports": [f"{name}={value}" for name, value in environment.items() if value is not None],
             "unset": [name for name, value in environment.items() if value is None],
+            "tmpdir": environment.get("TMPDIR"),
             "modules": setup.modules,
             "setup": job.has_setup,
             "activate": job.activate,

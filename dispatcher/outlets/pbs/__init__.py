@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import PbsHost
     from dispatcher.outlets.batch.scheduler import Scheduler
-    from dispatcher.outlets.remote.road import Road
+    from dispatcher.outlets.remote.transport import Transport
 
 
 def make_scheduler(host: PbsHost, config: Config) -> Scheduler:
@@ -27,8 +27,8 @@ def make_scheduler(host: PbsHost, config: Config) -> Scheduler:
     return PbsScheduler(host, config.layout)
 
 
-def make_road(host: PbsHost, config: Config, owner: str) -> Road:
+def make_transport(host: PbsHost, config: Config, owner: str) -> Transport:
     """How it is reached."""
-    from dispatcher.outlets.remote.road import road_to
+    from dispatcher.outlets.remote.transport import transport_to
 
-    return road_to(host.name, host.ssh)
+    return transport_to(host.name, host.ssh)

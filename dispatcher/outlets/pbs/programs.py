@@ -13,8 +13,8 @@ from dispatcher.outlets.remote.operations import Confirm, Run
 # Of OpenPBS, which exits with the low byte of its error numbers (15000 and up).
 UNKNOWN_JOB: Final = 153
 FINISHED_JOB: Final = 35
-ALREADY_EXITING: Final = 202
-DELETE_IN_PROGRESS: Final = 237
+_ALREADY_EXITING: Final = 202
+_DELETE_IN_PROGRESS: Final = 237
 # 162 and 255: the server cannot be connected to, or the system has failed; 171: a credential; 183: the protocol.
 TRANSIENT: Final = frozenset({162, 171, 183, 255})
 # Limits of jobs in the queue (198, and 38 and 39 for one user), a queue that takes none (173), a server that is busy or
@@ -24,7 +24,7 @@ BUSY: Final = frozenset({13, 38, 39, 104, 173, 198, 212})
 # takes none (173), or not those of this user (159, 174).
 _OF_ONE_QUEUE: Final = frozenset({38, 39, 159, 170, 173, 174, 188, 198})
 UNKNOWN_RESOURCE: Final = 187
-NOTHING_TO_DELETE: Final = frozenset({0, UNKNOWN_JOB, FINISHED_JOB, ALREADY_EXITING, DELETE_IN_PROGRESS})
+NOTHING_TO_DELETE: Final = frozenset({0, UNKNOWN_JOB, FINISHED_JOB, _ALREADY_EXITING, _DELETE_IN_PROGRESS})
 
 
 def _any(statuses: Iterable[int]) -> str:

@@ -35,10 +35,9 @@ from typing import Any, Final
 import msgspec
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 
-OUT_OF_MEMORY: Final = "out of memory"
 # With this status the batch script refuses to run a second time.
 REFUSED: Final = 91
 _PHASES: Final = {

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import PlainHost
     from dispatcher.outlets.plain.scheduler import PlainScheduler
-    from dispatcher.outlets.remote.road import Road
+    from dispatcher.outlets.remote.transport import Transport
 
 
 def make_scheduler(host: PlainHost, config: Config) -> PlainScheduler:
@@ -24,8 +24,8 @@ def make_scheduler(host: PlainHost, config: Config) -> PlainScheduler:
     return PlainScheduler(host, config.hosts.cluster_of(host), config.layout.root)
 
 
-def make_road(host: PlainHost, config: Config, owner: str) -> Road:
+def make_transport(host: PlainHost, config: Config, owner: str) -> Transport:
     """How it is reached."""
-    from dispatcher.outlets.remote.road import road_to
+    from dispatcher.outlets.remote.transport import transport_to
 
-    return road_to(host.name, host.ssh)
+    return transport_to(host.name, host.ssh)

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import select
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dispatcher.base.programs import wait_for_any
 from dispatcher.outlets.remote.connection import Call, Connection, Outcome
 from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.remote.programs import Finished, Program
-from dispatcher.outlets.remote.road import Road
+from dispatcher.outlets.remote.transport import Transport
 
 
-def ask_all(questions: Mapping[str, tuple[Road, Sequence[Operation]]], timeout_s: float) -> dict[str, Outcome]:
+def ask_all(questions: Mapping[str, tuple[Transport, Sequence[Operation]]], timeout_s: float) -> dict[str, Outcome]:
     """What each host answers, by name; returns when all have answered or their time is over.
 
-    `questions` has the road to each host, which is closed in the end, and its operations.
+    `questions` has the transport to each host, which is closed in the end, and its operations.
     """
     outcomes: dict[str, Outcome] = {}
     calls: dict[str, Call] = {}
     with contextlib.ExitStack() as stack:
-        for name, (road, operations) in questions.items():
-            connection = Connection(name, road)
+        for name, (transport, operations) in questions.items():
+            connection = Connection(name, transport)
             stack.callback(connection.close, 0.0)
             calls[name] = connection.call(operations, timeout_s=timeout_s)
         while calls:
@@ -32,7 +31,8 @@ def ask_all(questions: Mapping[str, tuple[Road, Sequence[Operation]]], timeout_s
                 if outcome is not None:
                     outcomes[name] = outcome
                     del calls[name]
-            _wait(list(calls.values()))
+            if calls:
+                wait_for_any(calls.values())
     return outcomes
 
 
@@ -41,25 +41,7 @@ def carry_out(talk: Talk) -> Sequence[Any]:
     try:
         program = next(talk)
         while True:
-            program = talk.send(wait_for(program))
+            program = talk.send(program.wait())
     except StopIteration as end:
         answers: Sequence[Any] = end.value
         return answers
-
-
-def wait_for(program: Program) -> Finished:
-    """How a program has ended, which has a time limit."""
-    while (finished := program.poll()) is None:
-        _wait([program])
-    return finished
-
-
-def _wait(calls: Sequence[Call | Program]) -> None:
-    """Until one of them has something to do."""
-    if not calls:
-        return
-    poll = select.poll()
-    for fd in {fd for call in calls for fd in call.wait_fds()}:
-        poll.register(fd, select.POLLIN)
-    dues_s = [due_s for due_s in (call.due_in_s() for call in calls) if due_s is not None]
-    poll.poll(min(dues_s) * 1000 if dues_s else None)

@@ -1,11 +1,11 @@
 """One host, and calls of the agent there: one at a time for each lane, and only so many a minute.
 
-    connection = Connection("hpc", road_to("hpc", "user@login1"))
+    connection = Connection("hpc", transport_to("hpc", "user@login1"))
     call = connection.call([Hello()], timeout_s=60)       when connection.free_in_s() is 0
     call.outcome()                                        None while it runs, then answers or Unreached
 
 There are two lanes, so that a large upload does not delay the polls. After a call that brought no answer the next one
-has to wait, longer from one failure to the next. The road (road.py) knows how the host is reached.
+has to wait, longer from one failure to the next. The transport (transport.py) knows how the host is reached.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Confirm, Operation
-from dispatcher.outlets.remote.programs import Finished, Program
-from dispatcher.outlets.remote.road import Road
+from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.transport import Transport
 
 # How long a dispatcher that ends waits for the call that it has begun.
 _CLOSING_S: Final = 10.0
@@ -106,10 +107,10 @@ class Call:
 class Connection:
     """One host, called `name` in messages."""
 
-    def __init__(self, name: str, road: Road, pace: Pace | None = None) -> None:
+    def __init__(self, name: str, transport: Transport, pace: Pace | None = None) -> None:
         self.name = name
         self.pace = pace or Pace()
-        self.road = road
+        self.transport = transport
         # What comes before the operations of every call, and why none was carried out when it has printed this.
         self.confirm: Confirm | None = None
         self.explain: Callable[[str], str] = str
@@ -166,13 +167,13 @@ class Connection:
         end_s = time.monotonic() + within_s
         for call in list(self._running.values()):
             call.close(max(0.0, end_s - time.monotonic()))
-        self.road.close()
+        self.transport.close()
 
     def _talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
         confirm = self.confirm
         if confirm is None:
-            return (yield from self.road.talk(operations, timeout_s))
-        told, *answers = yield from self.road.talk([confirm, *operations], timeout_s)
+            return (yield from self.transport.talk(operations, timeout_s))
+        told, *answers = yield from self.transport.talk([confirm, *operations], timeout_s)
         found = confirm.found(told)
         self.has_moved = found is not None and confirm.is_elsewhere(found)
         if self.has_moved:
@@ -190,4 +191,4 @@ class Connection:
         pause_s = min(self.pace.longest_pause_s, self.pace.first_pause_s * 2**self._failures)
         self._failures = min(self._failures + 1, 30)
         self._next_s = time.monotonic() + pause_s * random.uniform(0.5, 1.0)
-        self.road.failed(another_runs=bool(self._running))
+        self.transport.failed(another_runs=bool(self._running))

@@ -13,20 +13,20 @@ import msgspec
 from dispatcher import contract
 from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello, Operation, Run, RunThere
-from dispatcher.outlets.remote.road import LocalRoad, Road
+from dispatcher.outlets.remote.transport import LocalTransport, Transport
 
 _NOT_DONE: Final = "not done, because what comes before it has failed"
 
 
-class DividedRoad:
+class DividedTransport:
     """`Run` operations are carried out on this machine, all others where `files` leads.
 
     They are done in their order, with one call for each group of those that belong to the same place. `programs` are
     those that `Hello` looks for on this machine.
     """
 
-    def __init__(self, name: str, programs: Sequence[str], files: Road) -> None:
-        self._here = LocalRoad(name)
+    def __init__(self, name: str, programs: Sequence[str], files: Transport) -> None:
+        self._here = LocalTransport(name)
         self._files = files
         self._programs = programs
 
@@ -42,9 +42,9 @@ class DividedRoad:
             wanted = list(group)
             why = _why_not(operations[0], answers, is_run=is_here)
             sent = {} if why else _sent(wanted, answers)
-            road: Road = self._here if is_here else self._files
+            transport: Transport = self._here if is_here else self._files
             left_s = max(1.0, ends_at_s - time.monotonic())
-            told = (yield from road.talk([self._asked(one) for one in sent.values()], left_s)) if sent else ()
+            told = (yield from transport.talk([self._asked(one) for one in sent.values()], left_s)) if sent else ()
             by_place = dict(zip(sent, told, strict=True))
             answers += [
                 self._completed(operation, by_place.get(at, Failed(error=why or _NOT_DONE)))

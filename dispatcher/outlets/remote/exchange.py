@@ -11,10 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote.agent_source import agent_source
 from dispatcher.outlets.remote.operations import ANSWERS, Failed, Operation, Store
-from dispatcher.outlets.remote.programs import Finished, Program, given
+from dispatcher.outlets.remote.programs import Program, given
 
 # One call: it yields the programs that it needs, one after the other, is sent how each has ended, and returns the
 # answers in the order of the operations. OutletError when there is no answer.
@@ -26,10 +27,13 @@ TAKEN_OVER: Final = 93
 GUARD: Final = f"exit {TAKEN_OVER}"
 # With which the loader ends when something else has read from its standard input before.
 CUT_SHORT: Final = 94
+# What the loader prints before all else. Where a program is killed that has not printed it, the agent has not begun.
+BEGUN: Final = "dispatcher agent"
 # The source of the agent is what it reads next.
 # Without single quotes, so that every login shell reads it alike.
 _LOADER: Final = (
-    f'import sys,zlib;f=sys.stdin.buffer;f.readline()==b"{GUARD}\\n" or sys.exit({CUT_SHORT});'
+    f'import os,sys,zlib;os.write(1,b"{BEGUN}\\n");f=sys.stdin.buffer;'
+    f'f.readline()==b"{GUARD}\\n" or sys.exit({CUT_SHORT});'
     'exec(compile(zlib.decompress(f.read(int(f.readline()))),"agent","exec"),{"__name__":"__main__"})'
 )
 # Its first argument says how many of the next ones are files; the others are the command.

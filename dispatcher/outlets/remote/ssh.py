@@ -23,8 +23,8 @@ from dispatcher.errors import OutletError
 CONFIG_VARIABLE: Final = "DISPATCHER_SSH_CONFIG"
 SOCKET_VARIABLE: Final = "DISPATCHER_SSH_SOCKET"
 # For how long a connection that no one uses stays open; after a dispatcher that was killed, too.
-PERSIST_S: Final = 120
-CONNECT_S: Final = 15
+_PERSIST_S: Final = 120
+_CONNECT_S: Final = 15
 # A connection on which nothing is heard for 45 s is closed.
 _ALIVE_INTERVAL_S: Final = 15
 _ALIVE_COUNT: Final = 3
@@ -42,7 +42,7 @@ _DIRECTORY_PREFIX: Final = "dispatcher-ssh"
 _OPTIONS: Final = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
-    "ConnectTimeout": str(CONNECT_S),
+    "ConnectTimeout": str(_CONNECT_S),
     "ServerAliveInterval": str(_ALIVE_INTERVAL_S),
     "ServerAliveCountMax": str(_ALIVE_COUNT),
     # What a user's own configuration may have for logins by hand.
@@ -121,7 +121,7 @@ class SharedConnection:
         return words
 
     def _sharing(self) -> list[str]:
-        own = ["ControlMaster=auto", f"ControlPath={self.socket}", f"ControlPersist={PERSIST_S}"]
+        own = ["ControlMaster=auto", f"ControlPath={self.socket}", f"ControlPersist={_PERSIST_S}"]
         return opened_by_hand() or own
 
     def _control_path(self) -> str:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import SlurmHost
-    from dispatcher.outlets.remote.road import Road
+    from dispatcher.outlets.remote.transport import Transport
     from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 
 
@@ -32,8 +32,8 @@ def make_scheduler(host: SlurmHost, config: Config) -> SlurmScheduler:
     return SlurmScheduler(host, config.hosts, config.layout, config.kill_grace_s)
 
 
-def make_road(host: SlurmHost, config: Config, owner: str) -> Road:
+def make_transport(host: SlurmHost, config: Config, owner: str) -> Transport:
     """How it is reached."""
-    from dispatcher.outlets.remote.road import road_to
+    from dispatcher.outlets.remote.transport import transport_to
 
-    return road_to(host.name, host.ssh)
+    return transport_to(host.name, host.ssh)

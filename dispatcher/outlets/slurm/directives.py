@@ -19,11 +19,11 @@ from dispatcher.outlets.base import Request
 from dispatcher.outlets.slurm.resources import Option, partition_options, resource_options
 
 # SLURM sends the signal up to so much earlier than asked (man sbatch, --signal).
-SIGNAL_RESOLUTION_S: Final = 60
+_SIGNAL_RESOLUTION_S: Final = 60
 # From the signal to the end, besides the grace period: for starting up, and for writing the exit status.
 MARGIN_S: Final = 30
 # What SLURM takes for a signal's time.
-LONGEST_SIGNAL_S: Final = 65535
+_LONGEST_SIGNAL_S: Final = 65535
 # SLURM refuses names and comments over this.
 LONGEST_NAME: Final = 1024
 
@@ -38,7 +38,7 @@ _SHORT: Final = {
 }  # fmt: skip
 _FLAGS: Final = frozenset("hHOQsvVW")
 # Options that are controlled, and where to say it instead; empty: nowhere.
-CONTROLLED: Final = {
+_CONTROLLED: Final = {
     "job-name": "", "array": "", "output": "", "error": "", "input": "", "open-mode": "", "chdir": "",
     "export": "`env` of the host", "export-file": "`env` of the host",
     "time": "`time_limit` of the entry or method", "signal": "",
@@ -91,7 +91,7 @@ def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> lis
 
     `host` is as it is for the request (resources.host_for).
     """
-    signal_s = signal_time_s(job.grace_s)
+    signal_s = _signal_time_s(job.grace_s)
     limit_s = job.attempts * job.time_limit_s + signal_s if job.time_limit_s else None
     generated: list[Option] = [
         ("job-name", job.name),
@@ -108,7 +108,7 @@ def directives(host: SlurmHost, hosts: Hosts, request: Request, job: Job) -> lis
         ("export", "ALL"),
     ]
     added = list(read_arguments(host.sbatch_args))
-    check_arguments(host, added, generated)
+    _check_arguments(host, added, generated)
     return [directive(*option) for option in _with_gres([*generated, *added])]
 
 
@@ -122,12 +122,12 @@ def own_variables(host: SlurmHost, wckey: str | None) -> dict[str, None]:
     return {f"SBATCH_{name.upper()}": None for name in _OF_THE_SITE if name in names}
 
 
-def signal_time_s(grace_s: float) -> int:
+def _signal_time_s(grace_s: float) -> int:
     """How long before the end of its time a job is told: an attempt that is stopped then can still end by itself."""
-    return min(math.ceil(grace_s) + MARGIN_S, LONGEST_SIGNAL_S)
+    return min(math.ceil(grace_s) + MARGIN_S, _LONGEST_SIGNAL_S)
 
 
-def check_arguments(host: SlurmHost, added: Iterable[Option], generated: Sequence[Option] = ()) -> None:
+def _check_arguments(host: SlurmHost, added: Iterable[Option], generated: Sequence[Option] = ()) -> None:
     """ConfigError for options of `sbatch_args` that contradict generated ones; names all of them."""
     faults = contradictions(added, generated)
     if faults:
@@ -157,7 +157,7 @@ def contradictions(added: Iterable[Option], generated: Sequence[Option]) -> list
     for name, value in added:
         against = _contradicted(name, value, made)
         if against:
-            where = CONTROLLED.get(against, "")
+            where = _CONTROLLED.get(against, "")
             fault = _fault(directive(name, value).removeprefix("#SBATCH "), against, made)
             faults.append(f"sbatch_args: {fault}" + (f": use {where}" if where else ""))
     return faults
@@ -181,7 +181,7 @@ def _contradicted(name: str, value: str, made: Mapping[str, str]) -> str:
         return "gres" if any(part.partition(":")[0].startswith("gpu") for part in value.split(",")) else ""
     if name in _OTHERS or not name:
         return ""
-    known = name if name in CONTROLLED else next((one for one in (*CONTROLLED, "gres") if one.startswith(name)), "")
+    known = name if name in _CONTROLLED else next((one for one in (*_CONTROLLED, "gres") if one.startswith(name)), "")
     return "" if known in _IF_GENERATED and known not in made else known
 
 
@@ -249,7 +249,7 @@ def accounting(host: SlurmHost, wckey: str | None) -> list[Option]:
 
 def _minutes(seconds: float) -> int:
     """SLURM counts in minutes and may send the signal a minute early: our own time limit comes first."""
-    return math.ceil((seconds + SIGNAL_RESOLUTION_S) / 60)
+    return math.ceil((seconds + _SIGNAL_RESOLUTION_S) / 60)
 
 
 def _with_gres(options: Sequence[Option]) -> list[Option]:

@@ -15,11 +15,10 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 
 # Of pod.outcome: a job that ends so is not tried again on the same hardware.
-OUT_OF_MEMORY: Final = "out of memory"
 
 # Every state in SLURM's job state codes (20.11 to 25.05), with the states' flags, which squeue shows in their place.
 PHASES: Final[Mapping[str, Phase]] = MappingProxyType(
@@ -83,6 +82,8 @@ _STUCK: Final = {
     "PartitionTimeLimit": "its time limit is more than the partition allows",
     "launch_failed_requeued_held": "it could not be launched",
 }
+# The signal by which SLURM says that a node could not open the output file of a job; no program ends so.
+_NO_OUTPUT_FILE: Final = 53
 # What squeue shows of a job that runs; SIGNALING for a moment, while SLURM sends it a signal.
 _RUNS: Final = frozenset(["RUNNING", "SIGNALING"])
 _NOTHING: Final = frozenset(["", "None", "(null)", "N/A", "n/a", "Unknown"])
@@ -198,6 +199,8 @@ def _why(row: Row, word: str) -> str:
 
 
 def _signal_name(number: int) -> str:
+    if number == _NO_OUTPUT_FILE:
+        return "its node cannot open its output file: does it see the workspace, and may it write there?"
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -8,12 +8,12 @@ from typing import Final
 from dispatcher.config import Config
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import AnyHost
-from dispatcher.outlets.kinds import make_road
+from dispatcher.outlets.kinds import make_transport
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.solver.query import questions, read_report
 from dispatcher.outlets.solver.reports import HostReport, Unreachable
 
-# See kinds.make_road.
+# See kinds.make_transport.
 _OWNER: Final = "command"
 
 
@@ -24,7 +24,7 @@ def ask_hosts(hosts: Iterable[AnyHost], config: Config, timeout_s: float) -> dic
     asked = {}
     for name, host in by_name.items():
         try:
-            asked[name] = make_road(host, config, _OWNER), questions(host, timeout_s, config.layout.root)
+            asked[name] = make_transport(host, config, _OWNER), questions(host, timeout_s, config.layout.root)
         except OutletError as error:
             reports[name] = Unreachable(str(error))
     told = ask_all(asked, timeout_s)

@@ -9,7 +9,7 @@ usage          Whether anybody else still uses it.
 timer          How a VM deletes itself when no dispatcher is left; dead_man: the program that does so there.
 projects       Where VMs were created or used, so that none is forgotten.
 scheduler      The VM as a Scheduler: launches, checks and signals on all workers.
-workers        The road to all workers; reaching: its words of gcloud; merging: the answers of all as one.
+workers        The transport to all workers; reaching: its words of gcloud; merging: the answers of all as one.
 accelerator    What Google's names of accelerators are as chips.
 
 A VM is one host without a shared filesystem: what attempts need is sent to it, and what they report is brought home.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import Location, TpuHost
     from dispatcher.outlets.context import PodContext
-    from dispatcher.outlets.remote.road import Road
+    from dispatcher.outlets.remote.transport import Transport
     from dispatcher.outlets.tpu.provisioning import TpuProvisioning
     from dispatcher.outlets.tpu.scheduler import TpuScheduler
 
@@ -53,14 +53,14 @@ def locate(host: TpuHost, config: Config, location: Location | None) -> TpuHost:
     return settled(host if location is None else host.at(location), config.layout)
 
 
-def make_road(host: TpuHost, config: Config, owner: str) -> Road:
+def make_transport(host: TpuHost, config: Config, owner: str) -> Transport:
     """How its workers are reached; gcloud runs on this machine."""
-    from dispatcher.outlets.remote.divided import DividedRoad
+    from dispatcher.outlets.remote.divided import DividedTransport
     from dispatcher.outlets.tpu.gcloud import PROGRAM
     from dispatcher.outlets.tpu.projects import with_project
-    from dispatcher.outlets.tpu.workers import WorkersRoad
+    from dispatcher.outlets.tpu.workers import WorkersTransport
 
-    return DividedRoad(host.name, (PROGRAM,), WorkersRoad(with_project(host, config.layout)))
+    return DividedTransport(host.name, (PROGRAM,), WorkersTransport(with_project(host, config.layout)))
 
 
 def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProvisioning:

@@ -19,13 +19,13 @@ from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Unreached
 from dispatcher.outlets.remote.operations import Ran
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, telling, timer
 from dispatcher.outlets.tpu.gcloud import Created, Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.projects import known_projects
 from dispatcher.outlets.tpu.provisioning import CREATE_LIMIT_S, DELETE_LIMIT_S, LOOK_LIMIT_S
 from dispatcher.outlets.tpu.vm import Condition, condition_of, is_up
-from dispatcher.outlets.tpu.workers import WorkersRoad
+from dispatcher.outlets.tpu.workers import WorkersTransport
 from dispatcher.workspace import Layout
 
 _LOOK_AGAIN_S: Final = 5.0
@@ -151,7 +151,7 @@ def timer_text(host: TpuHost) -> str:
     begun_s = time.monotonic()
     told = ""
     while host.dead_after_s is not None and not told and time.monotonic() - begun_s < _TIMER_S:
-        answers = ask_all({host.name: (WorkersRoad(host), timer.state())}, LOOK_LIMIT_S)[host.name]
+        answers = ask_all({host.name: (WorkersTransport(host), timer.state())}, LOOK_LIMIT_S)[host.name]
         told = "" if isinstance(answers, Unreached) else timer.read_state(answers)
         time.sleep(0 if told else _STEP_S)
     return timer.text(host, told)
@@ -241,7 +241,7 @@ def _wait(program: Program, waited: Callable[[float], None]) -> Ran:
             time.sleep(_STEP_S)
     finally:
         program.close()
-    return finished.ran()
+    return ran(finished)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ import msgspec
 
 from dispatcher.errors import OutletError, UsageError
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.remote.asking import wait_for
 from dispatcher.outlets.remote.operations import Failed, Ran
 from dispatcher.outlets.remote.programs import Program
 from dispatcher.outlets.tpu import creation
@@ -170,14 +169,14 @@ def delete(host: TpuHost) -> list[str]:
     return [PROGRAM, *_VM, "delete", host.name, *_common(host)]
 
 
-def create_queued(host: TpuHost, workspace: str) -> list[str]:
+def create_queued(host: TpuHost, workspace: str, valid_s: int = QUEUED_FOR_S) -> list[str]:
     """The command that asks for the VM when there is capacity; it returns when the request stands.
 
-    It expires after QUEUED_FOR_S: without a dispatcher it would bring a VM weeks later. Google knows no preemptible
+    It expires after `valid_s`: without a dispatcher it would bring a VM weeks later. Google knows no preemptible
     ones there: a spot VM takes their place. Raises OutletError as `create`.
     """
     words = [*_creating(host, _QUEUED), queued_id(workspace, host.name), f"--node-id={host.name}"]
-    valid = f"--valid-until-duration={QUEUED_FOR_S}s"
+    valid = f"--valid-until-duration={valid_s}s"
     return [*words, *creation.of_queued(host, _labels(workspace)), valid, "--async", *_common(host)]
 
 
@@ -219,7 +218,7 @@ def own_project(host: TpuHost) -> str:
     """
     cure = f"set `project` of hosts.{host.name}, or `gcloud config set project NAME`"
     try:
-        finished = wait_for(Program([PROGRAM, "config", "get-value", "project", "--quiet"], limit_s=_CONFIG_S))
+        finished = Program([PROGRAM, "config", "get-value", "project", "--quiet"], limit_s=_CONFIG_S).wait()
     except OutletError as error:
         raise UsageError(f"hosts.{host.name}: gcloud's own project is unknown: {error}; {cure}") from None
     found = finished.out.decode(errors="replace").strip()

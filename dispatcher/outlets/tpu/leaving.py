@@ -11,9 +11,9 @@ from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote.asking import ask_all
 from dispatcher.outlets.remote.connection import Outcome
 from dispatcher.outlets.remote.operations import Operation, Ran, Written
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, timer, usage
-from dispatcher.outlets.tpu.workers import WorkersRoad
+from dispatcher.outlets.tpu.workers import WorkersTransport
 
 # How long gcloud has for a request, and the workers have for their answer.
 _REQUEST_S: Final = 15.0
@@ -52,11 +52,11 @@ def hand_over(host: TpuHost, limit_s: float, log: Callable[[str], None]) -> bool
 
 
 def _ask(host: TpuHost, operations: Sequence[Operation]) -> Outcome:
-    return ask_all({host.name: (WorkersRoad(host), operations)}, _ANSWER_S)[host.name]
+    return ask_all({host.name: (WorkersTransport(host), operations)}, _ANSWER_S)[host.name]
 
 
 def _run(words: Sequence[str]) -> Ran:
     program = Program(words, limit_s=_REQUEST_S)
     program.close(_REQUEST_S)
     finished = program.poll()
-    return Ran(exit_code=None) if finished is None else finished.ran()
+    return Ran(exit_code=None) if finished is None else ran(finished)

@@ -15,13 +15,13 @@ import msgspec
 from dispatcher.errors import OutletError, StorageError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import LOST, PREEMPTED
-from dispatcher.outlets.batch.conversation import Step
-from dispatcher.outlets.batch.provisioning import Loss
+from dispatcher.outlets.batch.agent_session import Step
+from dispatcher.outlets.batch.provisioning import HostLoss
 from dispatcher.outlets.remote.operations import Ran
-from dispatcher.outlets.remote.programs import Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, leaving, telling, usage
 from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
-from dispatcher.outlets.tpu.timer import Timer
+from dispatcher.outlets.tpu.timer import RENEWED_WITHIN_S, Timer
 from dispatcher.outlets.tpu.vm import (
     Action,
     Sight,
@@ -61,6 +61,9 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     # A request that no one has wanted for so long is taken back; a dispatcher that has just begun does not know its
     # jobs.
     given_up_s: float = 300.0
+    # How long a request is valid, and how often the timer is renewed at least.
+    queued_for_s: int = gcloud.QUEUED_FOR_S
+    renewed_within_s: float = RENEWED_WITHIN_S
 
 
 class Around(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +111,7 @@ class TpuProvisioning:
         self._look_after_s = self._act_after_s = 0.0
         self._idle_since_s: float | None = None
         self._is_unused = False
-        self._timer = Timer(host, self._tell_of_timer)
+        self._timer = Timer(host, self._tell_of_timer, times.renewed_within_s)
         self._program: Program | None = None
         self._doing: Action | None = None
         self._began_s = 0.0
@@ -142,15 +145,15 @@ class TpuProvisioning:
         return self._trouble or self._unseen or self.unfit or self._timer.problem
 
     @property
-    def loss(self) -> Loss | None:
+    def loss(self) -> HostLoss | None:
         # What was seen before the attempts came says nothing about them.
         lost = None if self._must_look else lost_attempts(self._host, self._vm)
-        return None if lost is None else Loss(*lost)
+        return None if lost is None else HostLoss(*lost)
 
     @property
-    def replaced(self) -> Loss:
+    def replaced(self) -> HostLoss:
         reason = PREEMPTED if self._host.spot or self._host.preemptible else LOST
-        return Loss(reason, f"the TPU VM {self._host.name} was deleted and recreated")
+        return HostLoss(reason, f"the TPU VM {self._host.name} was deleted and recreated")
 
     @property
     def problem(self) -> str:
@@ -183,7 +186,7 @@ class TpuProvisioning:
             if finished is None:
                 return
             self._program = None
-            self._take_in_answer(finished.ran())
+            self._take_in_answer(ran(finished))
         if self._program is None:
             self._begin()
 
@@ -414,7 +417,7 @@ class TpuProvisioning:
         if chosen is Action.CREATE:
             return gcloud.create(self._host, self._workspace), CREATE_LIMIT_S
         if chosen is Action.QUEUE:
-            return gcloud.create_queued(self._host, self._workspace), LOOK_LIMIT_S
+            return gcloud.create_queued(self._host, self._workspace, self._times.queued_for_s), LOOK_LIMIT_S
         if chosen is Action.DELETE:
             return gcloud.delete(self._host), DELETE_LIMIT_S
         return gcloud.delete_queued(self._host, self._queue_of_vm()), DELETE_LIMIT_S

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.remote.exchange import agent_command
+from dispatcher.outlets.remote.exchange import BEGUN, agent_command
 from dispatcher.outlets.tpu import gcloud
 
 ALL: Final = "all"
@@ -43,7 +43,7 @@ _BEGUN_BEFORE: Final = 75
 # What gcloud itself says while it tries, and what it says of a command's status.
 _CHATTER: Final = re.compile(
     r"(SSH|SCP): Attempting to connect|Using (ssh|scp) batch size|Failed to execute command on multiple workers"
-    r"|Retrying: |#####|WARNING: |Traceback|  |Exception in thread|$|googlecloudsdk\."
+    rf"|Retrying: |#####|WARNING: |Traceback|  |Exception in thread|$|googlecloudsdk\.|{BEGUN}$"
 )
 _LONGEST_WORDS: Final = 1000
 

@@ -1,7 +1,7 @@
 """A TPU VM as the engine of batch outlets sees it: launches, checks and signals on all its workers.
 
-The road carries every operation to all workers and makes one answer of theirs. An attempt that asks for chips has the
-VM to itself, because the workers' chips belong to one process each; one that asks for none runs beside others.
+The transport carries every operation to all workers and makes one answer of theirs. An attempt that asks for chips has
+the VM to itself, because the workers' chips belong to one process each; one that asks for none runs beside others.
 """
 
 from __future__ import annotations

@@ -25,8 +25,7 @@ STARTUP: Final = "startup-script"
 _ARMED: Final = "armed"
 _ENDPOINT: Final = "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU"
 _GOOGLE: Final = "https://tpu.googleapis.com/"
-# It is renewed at least so often.
-_LONGEST_S: Final = 900.0
+RENEWED_WITHIN_S: Final = 900.0
 # Until it is known to be armed: it asks Google first.
 _SOON_S: Final = 30.0
 # So often it is asked until the VM counts as one without a timer.
@@ -93,10 +92,14 @@ def text(host: TpuHost, told: str) -> str:
 
 
 class Timer:
-    """The timer of one VM, as a dispatcher renews it. `log` is told whether the VM can delete itself."""
+    """The timer of one VM, as a dispatcher renews it. `log` is told whether the VM can delete itself.
 
-    def __init__(self, host: TpuHost, log: Callable[[str], None]) -> None:
+    It is renewed at least every `within_s`.
+    """
+
+    def __init__(self, host: TpuHost, log: Callable[[str], None], within_s: float = RENEWED_WITHIN_S) -> None:
         self._host = host
+        self._within_s = within_s
         self._log = log
         self.start_over()
 
@@ -135,7 +138,7 @@ class Timer:
     def due_in_s(self) -> float:
         if self._asked_s is None:
             return 0.0
-        period_s = min(_LONGEST_S, (self._host.dead_after_s or _LONGEST_S * RENEWALS) / RENEWALS)
+        period_s = min(self._within_s, (self._host.dead_after_s or math.inf) / RENEWALS)
         if self.is_armed and self._failures:
             period_s = min(period_s, _SOON_S * 2.0 ** (self._failures - 1))
         elif not (self.is_armed or self._asked >= _ASKED):

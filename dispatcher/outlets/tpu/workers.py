@@ -1,4 +1,4 @@
-"""The road to all workers of a TPU VM, through gcloud: together they answer as one host.
+"""The transport to all workers of a TPU VM, through gcloud: together they answer as one host.
 
 A call is one `gcloud compute tpus tpu-vm ssh --worker=all`: each worker runs the agent, gcloud keeps what each has
 printed in a file of its own, and the answers are merged (merging.py). So nothing of one worker is mixed with that of
@@ -27,6 +27,7 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.base import temporary
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote import follow
@@ -44,7 +45,7 @@ from dispatcher.outlets.remote.operations import (
     Tail,
     Write,
 )
-from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, merging, reaching, telling
 from dispatcher.outlets.tpu.gcloud import Vm
 
@@ -59,7 +60,7 @@ _LOG: Final = re.compile(r"([0-9]+)\.log", re.ASCII)
 _Answers = list[Sequence[Any]]
 
 
-class WorkerLog:
+class _WorkerLog:
     """The way to the logs on one worker, by its index."""
 
     def __init__(self, host: TpuHost, index: int) -> None:
@@ -82,7 +83,7 @@ class WorkerLog:
         return reaching.ssh_words(self._host, str(self._index), reaching.command_once(secrets.token_hex(8), command))
 
 
-class WorkersRoad:
+class WorkersTransport:
     """All workers of a TPU VM.
 
     A call without a large file may take `call_limit_s`; gcloud would try for longer to reach a worker that is down.
@@ -91,7 +92,7 @@ class WorkersRoad:
     def __init__(self, host: TpuHost, call_limit_s: float = 45.0) -> None:
         self._host = host
         self._call_limit_s = call_limit_s
-        self._first_log = WorkerLog(host, 0)
+        self._first_log = _WorkerLog(host, 0)
         # A request may hold what no one else should read, also where no further call is made.
         temporary.remove_leftovers(tempfile.gettempdir(), _DIRECTORY, shutil.rmtree, older_than_s=temporary.OLD_S)
         self.sent_bytes = 0
@@ -110,7 +111,7 @@ class WorkersRoad:
 
     def reach(self, timeout_s: float) -> Talk:
         addresses = yield from self._addresses(min(timeout_s, _DESCRIBE_LIMIT_S))
-        return [WorkerLog(self._host, index) for index in range(len(addresses))] if len(addresses) > 1 else ()
+        return [_WorkerLog(self._host, index) for index in range(len(addresses))] if len(addresses) > 1 else ()
 
     def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
         return self._first_log.follow_words(directory, offset, name)
@@ -151,7 +152,7 @@ class WorkersRoad:
     def _vm(self, limit_s: float) -> Generator[Program, Finished, Vm]:
         """The VM as it is now, with addresses."""
         finished = yield Program(gcloud.describe(self._host), limit_s=limit_s, environment=reaching.environment())
-        answer = finished.ran()
+        answer = ran(finished)
         vm = gcloud.read_vm(answer)
         if vm is None:
             raise OutletError(f"{self._host.name}: {gcloud.message(answer.err)}")

@@ -10,7 +10,7 @@ questions    What is asked about Jobs, and how the answers are read.
 states       What they mean.
 limits       How many Jobs a namespace may have.
 kubectl      The words of every call of kubectl, and what its failures mean.
-helper       The Road to the volume: calls of the agent in a small pod that mounts it.
+helper       The Transport to the volume: calls of the agent in a small pod that mounts it.
 helper_pod   Making that pod, waiting for it and removing it; helper_job: its manifest; helper_state: how it is.
 
 templates/volcano_pod.sh.j2 is what a Kubernetes pod runs, templates/volcano_nodes.sh.j2 starts the command on all pods
@@ -27,7 +27,7 @@ import msgspec
 if TYPE_CHECKING:
     from dispatcher.config import Config
     from dispatcher.hosts.types import Location, VolcanoHost
-    from dispatcher.outlets.remote.road import Road
+    from dispatcher.outlets.remote.transport import Transport
     from dispatcher.outlets.volcano.scheduler import VolcanoScheduler
 
 
@@ -55,10 +55,10 @@ def locate(host: VolcanoHost, config: Config, location: Location | None) -> Volc
     return host if host.context else msgspec.structs.replace(host, context=current_context(host, root))
 
 
-def make_road(host: VolcanoHost, config: Config, owner: str) -> Road:
+def make_transport(host: VolcanoHost, config: Config, owner: str) -> Transport:
     """How it is reached: kubectl runs here, and files are on the volume."""
-    from dispatcher.outlets.remote.divided import DividedRoad
-    from dispatcher.outlets.volcano.helper import HelperRoad
+    from dispatcher.outlets.remote.divided import DividedTransport
+    from dispatcher.outlets.volcano.helper import HelperTransport
     from dispatcher.outlets.volcano.kubectl import PROGRAM
 
-    return DividedRoad(host.name, [PROGRAM], HelperRoad(host, config.layout, owner))
+    return DividedTransport(host.name, [PROGRAM], HelperTransport(host, config.layout, owner))

@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from dispatcher import contract
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote import follow
 from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_words
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.remote.programs import Finished
-from dispatcher.outlets.remote.road import explain_limit
+from dispatcher.outlets.remote.transport import explain_limit
 from dispatcher.outlets.volcano.helper_job import CONTAINER, IDLE_S, PYTHON, USING, helper_job
 from dispatcher.outlets.volcano.helper_pod import HelperPod, Steps
 from dispatcher.outlets.volcano.kubectl import Kubectl
@@ -75,8 +75,8 @@ _READY_PATH: Final = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
 _TERMINATED: Final = re.compile(r"command terminated with (?:non-zero )?exit code:? (?:.*exit code )?(\d+)")
 
 
-class HelperRoad:
-    """The road to the volume of a host. `owner` is who has the helper: two at the same time must differ in it.
+class HelperTransport:
+    """The transport to the volume of a host. `owner` is who has the helper: two at the same time must differ in it.
 
     A helper that no call has used for `idle_s` ends by itself.
     """

@@ -8,8 +8,9 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
-from dispatcher.outlets.remote.programs import Finished, Program, given
+from dispatcher.outlets.remote.programs import Program, given, ran
 from dispatcher.outlets.volcano.helper_job import HELPER_LABEL
 from dispatcher.outlets.volcano.helper_state import HelperState, Stage, judge, warnings
 from dispatcher.outlets.volcano.kubectl import Kubectl, Problem, Reason, cure, first_problem
@@ -149,5 +150,5 @@ class HelperPod:
 
 
 def _problem(finished: Finished) -> Problem | None:
-    ran = finished.ran()
-    return first_problem(ran.exit_code, ran.err)
+    answer = ran(finished)
+    return first_problem(answer.exit_code, answer.err)

@@ -17,12 +17,11 @@ import msgspec
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import VolcanoHost
-from dispatcher.outlets.remote.asking import wait_for
 from dispatcher.outlets.remote.programs import Program
 
 PROGRAM: Final = "kubectl"
 # One request to the API server.
-REQUEST_S: Final = 30
+_REQUEST_S: Final = 30
 # It reads files only.
 _CONFIG_S: Final = 10.0
 
@@ -87,7 +86,7 @@ class Kubectl:
         if host.context is not None:
             self._options.append(f"--context={host.context}")
 
-    def words(self, *arguments: str, request_s: float | None = REQUEST_S) -> list[str]:
+    def words(self, *arguments: str, request_s: float | None = _REQUEST_S) -> list[str]:
         """The words of a call. `request_s` limits each request; None for those that last, such as `exec` and `wait`."""
         limit = [] if request_s is None else [f"--request-timeout={request_s:g}s"]
         return [PROGRAM, *self._options, *limit, *arguments]
@@ -114,7 +113,7 @@ def _config(host: VolcanoHost, root: str | os.PathLike[str], *words: str) -> lis
     except OutletError:
         # That there is no kubectl is told when the host is reached.
         return []
-    finished = wait_for(program)
+    finished = program.wait()
     return finished.out.decode(errors="replace").splitlines() if finished.exit_code == 0 else []
 
 

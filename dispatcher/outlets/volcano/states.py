@@ -24,13 +24,12 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.volcano.manifest import CONTAINER
 from dispatcher.outlets.volcano.objects import Condition, ContainerStatus, Event, Job, Pod, PodGroup, Terminated
 
 # Of pod.outcome: a job that ends so is not tried again on the same hardware.
-OUT_OF_MEMORY: Final = "out of memory"
 
 PHASES: Final[Mapping[str, Phase]] = MappingProxyType(
     {
@@ -323,8 +322,9 @@ def _was_stopped(end: Terminated | None) -> bool:
 
 
 def _told(why: str, events: Sequence[Event]) -> str:
-    """With the warnings that were recorded about it."""
-    said = dict.fromkeys(f"{event.reason}: {event.message.strip()}" for event in events if event.type == "Warning")
+    """With the warnings that were recorded about it, an eviction first: the API server has no order for them."""
+    warnings = sorted((event for event in events if event.type == "Warning"), key=lambda one: not _is_eviction(one))
+    said = dict.fromkeys(f"{event.reason}: {event.message.strip()}" for event in warnings)
     return f"{why}; {'; '.join(said)[:_LONGEST_EVENTS]}" if said else why
 
 

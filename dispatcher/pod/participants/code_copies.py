@@ -10,11 +10,12 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dispatcher.base.programs import Finished
 from dispatcher.errors import CodeError, OutletError, StorageError
 from dispatcher.outlets.code import copies
 from dispatcher.outlets.code.command import copy_words, read_snapshot
 from dispatcher.outlets.code.snapshot import Snapshot
-from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.remote.programs import Program
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.needed_copies import NEW, NeededCopies
 from dispatcher.pod.participant import Participant, Pass, Shared

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dispatcher.base.file_identity import Identity
 from dispatcher.pod.participant import Ending, Participant, Pass
-from dispatcher.run_state.store import Identity, Store
+from dispatcher.run_state.store import Store
 
 # A script that saves the file truncates it first and writes it in pieces. A problem is reported only when it lasts.
 _SAVE_S: Final = 2.0

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 Key = tuple[str, ...]
 
 
-AGGREGATES: Final[Mapping[str, Callable[[Values], float | int | None]]] = {
+_AGGREGATES: Final[Mapping[str, Callable[[Values], float | int | None]]] = {
     "mean": mean,
     "std": std,
     "median": median,
@@ -33,7 +33,7 @@ AGGREGATES: Final[Mapping[str, Callable[[Values], float | int | None]]] = {
 SPREAD: Final = "mean±std"
 _SPREAD_TYPED: Final = "mean+-std"
 # `best` is min or max, as the caller chooses.
-AGGREGATE_NAMES: Final = (*AGGREGATES, "best", _SPREAD_TYPED)
+_AGGREGATE_NAMES: Final = (*_AGGREGATES, "best", _SPREAD_TYPED)
 
 
 class Spread(msgspec.Struct, frozen=True):
@@ -216,11 +216,11 @@ def _functions(names: Sequence[str], best: str | None) -> dict[str, Callable[[Va
         if name == "best":
             if best not in ("min", "max"):
                 raise UsageError("the aggregate best needs to know which value is best: add --best min or --best max")
-            functions[name] = AGGREGATES[best]
-        elif name in AGGREGATES or name == SPREAD:
-            functions[name] = AGGREGATES.get(name, mean)
+            functions[name] = _AGGREGATES[best]
+        elif name in _AGGREGATES or name == SPREAD:
+            functions[name] = _AGGREGATES.get(name, mean)
         else:
-            raise UsageError(f"unknown aggregate {name!r}{nearest(name, AGGREGATE_NAMES)}")
+            raise UsageError(f"unknown aggregate {name!r}{nearest(name, _AGGREGATE_NAMES)}")
     return functions
 
 

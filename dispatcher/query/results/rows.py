@@ -17,7 +17,7 @@ M = TypeVar("M", bound=Hashable)
 # Columns of every row: their values never come from a job, whatever it calls its parameters and results.
 BEFORE: Final = ("job_id", "state", "method")
 AFTER: Final = ("attempt", "started_at", "finished_at")
-FIXED: Final = frozenset((*BEFORE, *AFTER))
+_FIXED: Final = frozenset((*BEFORE, *AFTER))
 TIMES: Final = ("started_at", "finished_at")
 
 
@@ -65,10 +65,10 @@ class Results(list[dict[str, Any]]):
         self._of_values: dict[str, None] = {}
 
     def add(self, fixed: Mapping[str, Any], entry: Entry | None, result: Mapping[str, Any]) -> None:
-        """Append the row of a job: `fixed` has the columns FIXED but the method."""
+        """Append the row of a job: `fixed` has the columns _FIXED but the method."""
         row = {"job_id": fixed["job_id"], "state": fixed["state"], "method": None if entry is None else entry.method}
         parameters = {} if entry is None else entry.params
-        if not (FIXED.isdisjoint(parameters) and FIXED.isdisjoint(result) and parameters.keys().isdisjoint(result)):
+        if not (_FIXED.isdisjoint(parameters) and _FIXED.isdisjoint(result) and parameters.keys().isdisjoint(result)):
             parameters, result = _apart(parameters, result)
         row.update(parameters)
         for key in AFTER:
@@ -88,7 +88,7 @@ class Results(list[dict[str, Any]]):
         Jobs that lack a key have one where a result does that lacks it, too. Of a key that only results have, the
         results that have it.
         """
-        only = [key for key in keys if key in self._of_values and key not in self._of_parameters and key not in FIXED]
+        only = [key for key in keys if key in self._of_values and key not in self._of_parameters and key not in _FIXED]
         rows = [row for row in self if all(key in row for key in only)]
         places = {_place(row, keys) for row in rows if row["job_id"] in self.with_result}
         return [row for row in rows if all(row.get(key) is not None for key in keys) or _place(row, keys) in places]
@@ -138,10 +138,10 @@ def _apart(parameters: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[di
     A parameter whose result has another value is `parameter.NAME`; what is called like a column of every row is
     `parameter.NAME` or `result.NAME`.
     """
-    result = {f"result.{key}" if key in FIXED else key: value for key, value in result.items()}
+    result = {f"result.{key}" if key in _FIXED else key: value for key, value in result.items()}
     apart = {}
     for key, value in parameters.items():
-        if key in FIXED or (key in result and identity(result[key]) != identity(value)):
+        if key in _FIXED or (key in result and identity(result[key]) != identity(value)):
             apart[f"parameter.{key}"] = value
         elif key not in result:
             apart[key] = value

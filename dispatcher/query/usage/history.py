@@ -12,6 +12,7 @@ from dispatcher.base.times import parse_time
 from dispatcher.base.users import user_of
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, SUPERSEDED
 from dispatcher.outlets.kinds import DEFAULT
+from dispatcher.query.external import EXTERNAL
 from dispatcher.run_state.events import Event, GpuIdle, Paused, PodEnded, PodStarted, Unpaused
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.pauses import Pause, begun
@@ -99,8 +100,6 @@ class PauseSpan(msgspec.Struct, gc=False):
     end_s: float | None = None
 
 
-# The outlet of what a script of the lab runs.
-EXTERNAL: Final = "external"
 _BY_REASON: Final = frozenset({Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED})
 _BY_STATE: Final = {State.DONE: Kind.USEFUL, State.FAILED: Kind.FAILED}
 _CLAIMED: Final = Event.CLAIMED

@@ -9,15 +9,16 @@ import msgspec
 
 from dispatcher.matrix.entry import OWNER
 from dispatcher.outlets.kinds import DEFAULT
-from dispatcher.query.usage.history import EXTERNAL, Attempt, History, Kind
+from dispatcher.query.external import EXTERNAL
+from dispatcher.query.usage.history import Attempt, History, Kind
 from dispatcher.query.usage.pools import CPU, GPU, Eligibility, Stay, Stays
 from dispatcher.query.usage.sweep import Sweep, Swept, Window
 
 # The day on which slots were used, as a key; an attempt counts for each of its days.
 DAY: Final = "day"
 # Keys that idle slots have, too; all others are of jobs.
-OF_PODS: Final = ("pod", "host", OWNER, "outlet")
-OF_SLOTS: Final = (*OF_PODS, DAY)
+_OF_PODS: Final = ("pod", "host", OWNER, "outlet")
+OF_SLOTS: Final = (*_OF_PODS, DAY)
 
 
 class Hours(msgspec.Struct):
@@ -189,7 +190,7 @@ class Ledger:
             return self._window.day(day)
         if key == OWNER:
             return self._owner(attempt, stay)
-        if key in OF_PODS:
+        if key in _OF_PODS:
             return getattr(attempt, key) or None
         return self._value_of(attempt, key)
 
@@ -227,7 +228,7 @@ class Ledger:
             return self._window.day(day)
         if key == "outlet":
             return DEFAULT
-        return getattr(stay, key) if key in OF_PODS else None
+        return getattr(stay, key) if key in _OF_PODS else None
 
     def _row(self, values: tuple[object, ...]) -> Row:
         row = self._rows.get(values)

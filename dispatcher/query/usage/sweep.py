@@ -81,7 +81,7 @@ _END: Final = 5
 _AGAIN: Final = 6
 _DAY: Final = 7
 # The number of no dispatcher.
-NOBODY: Final = -1
+_NOBODY: Final = -1
 # Time, what, the number of the pool, class, scope or day, and two more numbers.
 _Event = tuple[float, int, int, int, float]
 
@@ -93,7 +93,7 @@ class _Pool:
 
     def __init__(self, host: str, share: int) -> None:
         self.host = host
-        self.stay = NOBODY
+        self.stay = _NOBODY
         self.slots = (0, 0)
         # Of the dispatcher that has them, or had them last.
         self.share = share
@@ -168,7 +168,7 @@ class Sweep:
         elif pool.stay == stay.number:
             pool.claims = what == _AGAIN
             if what == _END:
-                pool.stay, pool.slots = NOBODY, (0, 0)
+                pool.stay, pool.slots = _NOBODY, (0, 0)
 
     def _add_stay(self, stay: Stay) -> None:
         begun_s, end_s = self._window.clip(stay.begun_s, stay.ended_s)
@@ -212,7 +212,7 @@ class _Moment:
             self.idle[number] = pool
         else:
             self.idle.pop(number, None)
-        if pool.stay == NOBODY and any(pool.busy):
+        if pool.stay == _NOBODY and any(pool.busy):
             self.alone[number] = pool
         else:
             self.alone.pop(number, None)

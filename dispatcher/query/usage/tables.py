@@ -14,8 +14,8 @@ from dispatcher.run_state.journal import now_text
 
 SLOTS: Final = "slot-hours"
 GPUS: Final = "GPU-hours"
-TOTAL: Final = "total"
-NO_JOB: Final = "(no job)"
+_TOTAL: Final = "total"
+_NO_JOB: Final = "(no job)"
 # As people read them: in a column of their own, and as headings of narrow columns.
 _NAMES: Final = {
     Kind.UNKNOWN_END: "unknown end",
@@ -43,7 +43,7 @@ def sums(usage: Usage) -> list[dict[str, str]]:
     of, form = total.total, _Form(total.total)
     parts = [(_NAMES.get(kind, kind.value), total.hours[kind]) for kind in Kind if _occurs(total, kind)]
     rows = []
-    for name, hours in [*parts, (TOTAL, of)]:
+    for name, hours in [*parts, (_TOTAL, of)]:
         row = {"time": name}
         if form.has_gpus:
             row |= {GPUS: form.hours(hours.gpus), "% of GPUs": form.percent(hours.gpus, of.gpus)}
@@ -65,7 +65,7 @@ def by_keys(usage: Usage, most: int | None = None) -> list[dict[str, str]]:
     columns = _columns(total, most)
     found = [{**_names(usage, row), **_shares(row, columns, form)} for row in _ordered(usage) if row.total.slots > 0]
     if len(found) > 1:
-        names = {key: TOTAL if number == 0 else "" for number, key in enumerate(usage.keys)}
+        names = {key: _TOTAL if number == 0 else "" for number, key in enumerate(usage.keys)}
         found.append({**names, **_shares(total, columns, form)})
     return found
 
@@ -135,7 +135,7 @@ class _Form:
 def _names(usage: Usage, row: Row) -> dict[str, str]:
     if _is_idle(usage, row):
         named = zip(usage.keys, row.values, strict=True)
-        return {key: cell_text(value) if key in OF_SLOTS else NO_JOB for key, value in named}
+        return {key: cell_text(value) if key in OF_SLOTS else _NO_JOB for key, value in named}
     return {key: cell_text(value) or "-" for key, value in zip(usage.keys, row.values, strict=True)}
 
 

@@ -14,11 +14,11 @@ from dispatcher.errors import CheckpointError, DamagedCheckpointError
 from dispatcher.runtime.checkpoint import rng
 from dispatcher.runtime.checkpoint.rng import RandomState
 
-RNG: Final = "rng"
+_RNG: Final = "rng"
 METADATA: Final = "config.json"
 JOB: Final = "job.json"
 CONFIG: Final = "config.yaml"
-POSITION: Final = "position.json"
+_POSITION: Final = "position.json"
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Contents:
         if self.job is not None:
             written[JOB] = _dump(self.job, "the job's description")
         if any(each["position"] is not None for each in processes):
-            written[POSITION] = _dump({"processes": [each["position"] for each in processes]}, "the position")
+            written[_POSITION] = _dump({"processes": [each["position"] for each in processes]}, "the position")
         if all(each["random"] is not None for each in processes):
-            written[RNG] = rng.dump([each["random"] for each in processes])
+            written[_RNG] = rng.dump([each["random"] for each in processes])
         for name, data in written.items():
             files.create_file(directory / name, data)
 
@@ -72,13 +72,13 @@ def read(fetch: Callable[[str], bytes | None], where: str, process: int) -> Cont
             raise DamagedCheckpointError(f"{where}/{name}: holds {shown(value)}: expected names and values")
         return value
 
-    config, random = fetch(CONFIG), fetch(RNG)
+    config, random = fetch(CONFIG), fetch(_RNG)
     return Contents(
         metadata=mapping(METADATA) or {},
         job=mapping(JOB),
         config=None if config is None else _text(config, f"{where}/{CONFIG}"),
-        position=_position(parsed(POSITION), process, f"{where}/{POSITION}"),
-        random=None if random is None else rng.load(random, process, f"{where}/{RNG}"),
+        position=_position(parsed(_POSITION), process, f"{where}/{_POSITION}"),
+        random=None if random is None else rng.load(random, process, f"{where}/{_RNG}"),
     )
 
 

@@ -33,7 +33,7 @@ from dispatcher.runtime.checkpoint.background import Background
 from dispatcher.runtime.checkpoint.contents import Contents
 from dispatcher.runtime.checkpoint.rng import RandomState
 
-RETRY_TIMEOUT_S: Final = 120.0
+_RETRY_TIMEOUT_S: Final = 120.0
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class CheckpointManager:
         retention: Retention | None = None,
         scratch: Path | None = None,
         compress: bool = False,
-        retry_timeout_s: float = RETRY_TIMEOUT_S,
+        retry_timeout_s: float = _RETRY_TIMEOUT_S,
         renamed_from: Mapping[str, str] | None = None,
     ) -> None:
         self._renamed_from = dict(renamed_from or {})

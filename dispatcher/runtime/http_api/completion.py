@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 
 
 OUTCOME: Final = "outcome"
-FURTHER: Final = "further_choices"
+_FURTHER: Final = "further_choices"
 # Why a model has ended itself, as APIs call it; some give no reason.
 _ENDED: Final = frozenset(
     {None, "stop", "eos", "eos_token", "stop_sequence", "end_turn", "tool_calls", "function_call"}
@@ -46,7 +46,7 @@ def row_of(response: Any) -> dict[str, Any]:
     LookupError, TypeError or AttributeError for a response of another form.
     """
     first, *further = [_read(choice) for choice in response["choices"]]
-    return {**first, FURTHER: further} if further else first
+    return {**first, _FURTHER: further} if further else first
 
 
 def _read(choice: Any) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class Tally:
             outcome = row.get(OUTCOME) if isinstance(row, Mapping) else None
             if isinstance(outcome, str) and outcome in _OUTCOMES:
                 self._outcomes[outcome] += 1
-                self._further += len(row.get(FURTHER) or ())
+                self._further += len(row.get(_FURTHER) or ())
             else:
                 self._others += 1
             yield row
@@ -114,7 +114,7 @@ class Tally:
             "answers": of[Outcome.ANSWER] + self._others - (failures - of[Outcome.FAILED]),
             "cut": of[Outcome.CUT],
             "tool_calls": of[Outcome.TOOL_CALLS],
-            FURTHER: self._further,
+            _FURTHER: self._further,
             "failed": failures + of[Outcome.EMPTY] + of[Outcome.REFUSED],
             "empty": of[Outcome.EMPTY],
             "refused": of[Outcome.REFUSED],

@@ -7,7 +7,7 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import jax
 from jax.experimental import multihost_utils
@@ -24,7 +24,6 @@ C = TypeVar("C")
 # One row of the results table.
 Row = Mapping[str, "float | str | None"]
 
-RESULT: Final = "result.json"
 _log = logging.getLogger(__name__)
 
 
@@ -123,7 +122,7 @@ class BasicJob(ABC, Generic[C]):
 
     def saved_row(self) -> Row | None:
         """The row that an earlier run of this job has saved; None when there is none or it cannot be read."""
-        path = self.spec.result_path(RESULT)
+        path = self.spec.result_path(contract.RESULT_FILE)
         try:
             row = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -151,7 +150,7 @@ class BasicJob(ABC, Generic[C]):
         return row
 
     def _write(self, row: Row) -> None:
-        with self.spec.result(RESULT) as file:
+        with self.spec.result(contract.RESULT_FILE) as file:
             assert file is not None, "called on process 0"
             json.dump(row, file, ensure_ascii=False)
 

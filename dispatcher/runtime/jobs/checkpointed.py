@@ -17,7 +17,7 @@ from dispatcher.runtime.checkpoint import CheckpointManager, CheckpointRef, Cont
 from dispatcher.runtime.checkpoint.tree import Leaf
 from dispatcher.runtime.configuration import to_dict
 from dispatcher.runtime.execution import ExecutionSpec
-from dispatcher.runtime.jobs.basic import RESULT, BasicJob, Row
+from dispatcher.runtime.jobs.basic import BasicJob, Row
 from dispatcher.runtime.jobs.saved_config import tell_changed_settings
 from dispatcher.runtime.places import layout
 from dispatcher.runtime.preemption import SAVE_TIMEOUT_S, Preemption, watch
@@ -77,7 +77,7 @@ class CheckpointedJob(BasicJob[C], Generic[C]):
                         self._manager(self.path_of(self._rewind_to))[0].rewind(self._rewind_to)
                         if self.main_process():
                             # The row belongs to the later steps, and with one the job may count as done.
-                            self.spec.result_path(RESULT).unlink(missing_ok=True)
+                            self.spec.result_path(contract.RESULT_FILE).unlink(missing_ok=True)
                         # A second call of this object resumes from what this one saves.
                         self._rewind_to = None
                     return super()._run_once()

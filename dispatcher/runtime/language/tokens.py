@@ -74,7 +74,7 @@ class TokenWindows:
             raise IndexError(f"row {index} of {self._count}")
         text = np.asarray(self._tokens[index * self._seq_len : (index + 1) * self._seq_len + 1])
         self._check(text)
-        return next_tokens(text.astype(np.int32))
+        return _next_tokens(text.astype(np.int32))
 
     def _check(self, text: NDArray[Any]) -> None:
         """A token outside the vocabulary would become a NaN far from here, one beyond int32 another token."""
@@ -87,7 +87,7 @@ class TokenWindows:
             )
 
 
-def next_tokens(text: NDArray[np.int32]) -> Tokens:
+def _next_tokens(text: NDArray[np.int32]) -> Tokens:
     """A row with targets that are one token ahead of the inputs: int32[seq_len + 1] -> int32[seq_len] each."""
     inputs = np.ascontiguousarray(text[:-1])
     return Tokens(inputs, np.ascontiguousarray(text[1:]), np.ones_like(inputs))

@@ -29,8 +29,8 @@ from dispatcher.runtime.language.attention import (
 from dispatcher.runtime.sharding import partition_spec
 
 # Megatron-style: the first layer of each half of a block is sharded by its outputs, the last one by its inputs.
-SHARD_OUTPUTS: Final = (None, TENSOR_AXIS)
-SHARD_INPUTS: Final = (TENSOR_AXIS, None)
+_SHARD_OUTPUTS: Final = (None, TENSOR_AXIS)
+_SHARD_INPUTS: Final = (TENSOR_AXIS, None)
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,11 @@ class Attention(nnx.Module):
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
         self.config = config
         kv_dim = config.num_kv_heads * config.head_dim
-        self.query = _linear(config, config.d_model, config.d_model, SHARD_OUTPUTS, rngs)
-        self.key = _linear(config, config.d_model, kv_dim, SHARD_OUTPUTS, rngs)
-        self.value = _linear(config, config.d_model, kv_dim, SHARD_OUTPUTS, rngs)
+        self.query = _linear(config, config.d_model, config.d_model, _SHARD_OUTPUTS, rngs)
+        self.key = _linear(config, config.d_model, kv_dim, _SHARD_OUTPUTS, rngs)
+        self.value = _linear(config, config.d_model, kv_dim, _SHARD_OUTPUTS, rngs)
         self.output = _linear(
-            config, config.d_model, config.d_model, SHARD_INPUTS, rngs, scale=1 / (2 * config.num_layers)
+            config, config.d_model, config.d_model, _SHARD_INPUTS, rngs, scale=1 / (2 * config.num_layers)
         )
 
     def __call__(
@@ -111,9 +111,9 @@ class FeedForward(nnx.Module):
     """SwiGLU, Shazeer 2020 (arXiv:2002.05202): float[batch, seq_len, d_model] -> float[batch, seq_len, d_model]."""
 
     def __init__(self, config: TransformerConfig, *, rngs: nnx.Rngs) -> None:
-        self.gate = _linear(config, config.d_model, config.d_ff, SHARD_OUTPUTS, rngs)
-        self.up = _linear(config, config.d_model, config.d_ff, SHARD_OUTPUTS, rngs)
-        self.down = _linear(config, config.d_ff, config.d_model, SHARD_INPUTS, rngs, scale=1 / (2 * config.num_layers))
+        self.gate = _linear(config, config.d_model, config.d_ff, _SHARD_OUTPUTS, rngs)
+        self.up = _linear(config, config.d_model, config.d_ff, _SHARD_OUTPUTS, rngs)
+        self.down = _linear(config, config.d_ff, config.d_model, _SHARD_INPUTS, rngs, scale=1 / (2 * config.num_layers))
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         output: jax.Array = self.down(nnx.silu(self.gate(inputs)) * self.up(inputs))

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from dispatcher.runtime.training.trainer import Trainer
 
 # From the rows of so many batches, if there are as many.
-BATCHES: Final = 64
+_BATCHES: Final = 64
 
 
 def statistics_of_averages(trainer: Trainer[Any, Any], rows: Any) -> Arrays:
     """The statistics that the averaged parameters have on the first `rows` of a training. Collective."""
     setup, training = trainer.setup, trainer.training
-    count = min(BATCHES, -(-len(rows) // training.batch_size))
+    count = min(_BATCHES, -(-len(rows) // training.batch_size))
     reader = make_reader(
         rows,
         training.batch_size,

@@ -16,7 +16,7 @@ AUTO = -1
 # jax.random.key uses 32 bits of a seed.
 SEEDS = 2**32
 # Steps are counted in int32.
-MOST_STEPS = 2**31 - 1
+_MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class TrainingConfig:
             faults.append(f"training.per_device_batch_size = {per_device}: expected 1 or more, or -1")
         if not 0 <= self.seed < SEEDS:
             faults.append(f"training.seed = {self.seed}: expected 0 to {SEEDS - 1}")
-        if self.steps > MOST_STEPS:
-            faults.append(f"training.steps = {self.steps}: expected at most {MOST_STEPS}")
+        if self.steps > _MOST_STEPS:
+            faults.append(f"training.steps = {self.steps}: expected at most {_MOST_STEPS}")
         if not self.preemption_timeout_s > 0:
             faults.append(f"training.preemption_timeout_s = {self.preemption_timeout_s}: expected more than 0 seconds")
         if self.ema is not None and not 0 < self.ema < 1:

@@ -183,7 +183,7 @@ class Reader(Protocol):
         """The rows of so many steps as global arrays."""
 
 
-class SourceReader:
+class _SourceReader:
     """Reads a Source from the sample `position` on: the number of rows that were trained on before."""
 
     parallel = True
@@ -218,7 +218,7 @@ class SourceReader:
         return int(position["samples"])
 
 
-def row_iterator(stream: Streamed) -> RowIterator:
+def _row_iterator(stream: Streamed) -> RowIterator:
     """The iterator of a stream; ConfigError when its state cannot be saved."""
     _mark_flags_parsed()
     rows = stream.rows if hasattr(stream.rows, "__next__") else iter(stream.rows)
@@ -230,7 +230,7 @@ def row_iterator(stream: Streamed) -> RowIterator:
     return rows
 
 
-class StreamReader:
+class _StreamReader:
     """Reads a Streamed, from the state in `position` on."""
 
     parallel = False
@@ -238,7 +238,7 @@ class StreamReader:
     def __init__(
         self, stream: Streamed, batch_size: int, mesh: Mesh, *, microbatches: int, position: Any = None
     ) -> None:
-        self._rows = row_iterator(stream)
+        self._rows = _row_iterator(stream)
         self._batch_size = batch_size
         self._mine = local_rows(batch_size, mesh)
         rows = placed_rows(batch_size, mesh, microbatches)[self._mine]
@@ -304,8 +304,8 @@ def make_reader(
     """The reader for what `Trainer.data` returned, which continues at `position`; None: at the beginning."""
     check_data(data)
     if isinstance(data, Streamed):
-        return StreamReader(data, batch_size, mesh, microbatches=microbatches, position=position)
-    return SourceReader(data, batch_size, mesh, microbatches=microbatches, seed=seed, position=position)
+        return _StreamReader(data, batch_size, mesh, microbatches=microbatches, position=position)
+    return _SourceReader(data, batch_size, mesh, microbatches=microbatches, seed=seed, position=position)
 
 
 def check_data(data: Any) -> None:
@@ -388,7 +388,7 @@ def row_shape(data: Any) -> dict[str, str]:
     """Type and shape of each array of a row, by name; a stream is left where it was."""
     check_data(data)
     if isinstance(data, Streamed):
-        rows = row_iterator(data)
+        rows = _row_iterator(data)
         state = rows.get_state()
         batch = for_devices(stacked([next(rows)]))
         rows.set_state(state)

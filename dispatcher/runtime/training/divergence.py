@@ -20,7 +20,7 @@ def block_error(trainer: Trainer[Any, Any], end: int, block: Block) -> FloatingP
     flags = jax.device_get(block.faults)
     first = int(flags.any(axis=1).argmax())
     found = read(at_step(block.metrics, first))
-    return step_error(
+    return _step_error(
         trainer.setup.compiled.fault_names(flags[first]),
         end - len(flags) + first + 1,
         trainer.training.steps,
@@ -31,7 +31,7 @@ def block_error(trainer: Trainer[Any, Any], end: int, block: Block) -> FloatingP
     )
 
 
-def step_error(
+def _step_error(
     faults: Sequence[str],
     step: int,
     steps: int,

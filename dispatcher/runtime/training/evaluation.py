@@ -31,20 +31,12 @@ class Evaluator:
     `is_exiting` is asked before each batch, and ends an evaluation with EvaluationInterrupted.
     """
 
-    def __init__(
-        self,
-        compiled: CompiledTraining,
-        sources: Mapping[str, Any],
-        mesh: Mesh,
-        rows: int,
-        *,
-        is_exiting: Callable[[], bool] = lambda: False,
-    ) -> None:
+    def __init__(self, compiled: CompiledTraining, sources: Mapping[str, Any], mesh: Mesh, rows: int) -> None:
         self._compiled = compiled
         self.sources = sources
         self._mesh = mesh
         self._rows = rows
-        self.is_exiting = is_exiting
+        self.is_exiting: Callable[[], bool] = lambda: False
 
     def __call__(self, model: Arrays) -> dict[str, float]:
         """The means over all rows, by `EVALUATION/METRIC`."""

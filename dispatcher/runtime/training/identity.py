@@ -41,7 +41,7 @@ _ROUNDING: Final = 1e-5
 
 # The words that name what the hook `data` returned.
 DATA: Final = "data()"
-STREAMED: Final = Streamed.__name__
+_STREAMED: Final = Streamed.__name__
 SOURCE: Final = Source.__name__
 
 _log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def identities(data: Any, evaluations: Mapping[str, Any]) -> dict[str, Identity]
 def identity_of(data: Any) -> Identity:
     """The identity of a Source or a Streamed, as plain data."""
     source = data.rows if isinstance(data, Streamed) else data
-    found: dict[str, Any] = {"kind": STREAMED if isinstance(data, Streamed) else SOURCE}
+    found: dict[str, Any] = {"kind": _STREAMED if isinstance(data, Streamed) else SOURCE}
     own = getattr(source, "identity", None)
     if callable(own):
         found["identity"] = _plain(source, own())
@@ -128,7 +128,7 @@ def tell_unknown(now: Mapping[str, Identity]) -> None:
     """Log which data a resume will not be able to compare."""
     for name, identity in now.items():
         if not identity.get("samples") and "identity" not in identity:
-            why = "it is a stream" if identity["kind"] == STREAMED else "its rows differ each time they are read"
+            why = "it is a stream" if identity["kind"] == _STREAMED else "its rows differ each time they are read"
             _log.info("%s has no identity(), and %s: a resume cannot tell whether it is the same data", name, why)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The name of the checkpoint with the best value of `Trainer.BEST`.
 BEST_NAME: Final = "best"
-PROFILE: Final = "profile"
+_PROFILE: Final = "profile"
 
 _log = logging.getLogger(__name__)
 
@@ -225,10 +225,10 @@ class Loop:
         if self._profiling and first >= wanted[1]:
             self._stop_profile()
         if not self._profiling and first < wanted[0] <= end:
-            directory = contract.attempt_dir() or self._trainer.spec.result_path(PROFILE).parent
+            directory = contract.attempt_dir() or self._trainer.spec.result_path(_PROFILE).parent
             # The trace begins with this block, not with what is still queued.
             jax.block_until_ready(self._trainer.live_state.params)  # type: ignore[no-untyped-call]
-            jax.profiler.start_trace(str(directory / PROFILE))
+            jax.profiler.start_trace(str(directory / _PROFILE))
             self._profiling = True
 
     def _stop_profile(self) -> None:

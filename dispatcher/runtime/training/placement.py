@@ -23,11 +23,11 @@ from dispatcher.errors import ConfigError, nearest
 from dispatcher.runtime.execution import DATA_AXIS, TENSOR_AXIS, Topology
 from dispatcher.runtime.sharding import divides, replicated
 
-FSDP_AXIS: Final = "fsdp"
+_FSDP_AXIS: Final = "fsdp"
 # The rows of a batch are spread over these axes of a mesh, as far as it has them.
-BATCH_AXES: Final = (DATA_AXIS, FSDP_AXIS)
+_BATCH_AXES: Final = (DATA_AXIS, _FSDP_AXIS)
 # Smaller parameters are replicated: gathering them takes longer than keeping them saves.
-FSDP_ABOVE_BYTES: Final = 4 * 2**20
+_FSDP_ABOVE_BYTES: Final = 4 * 2**20
 
 # What one axis of an array is sharded over.
 Axes = str | tuple[str, ...] | None
@@ -61,7 +61,7 @@ def make_mesh(topology: Topology, sizes: Mapping[str, int], *, where: str = "tra
 
 def batch_axes(mesh: Mesh) -> tuple[str, ...]:
     """The axes of the mesh over which rows are spread."""
-    return tuple(name for name in BATCH_AXES if name in mesh.shape)
+    return tuple(name for name in _BATCH_AXES if name in mesh.shape)
 
 
 def batch_shards(mesh: Mesh) -> int:
@@ -159,8 +159,8 @@ class Placement:
         )
 
     def _with_fsdp(self, axes: list[Axes], shape: tuple[int, ...], itemsize: int) -> list[Axes]:
-        over = FSDP_AXIS if FSDP_AXIS in self.mesh.shape else DATA_AXIS
-        if math.prod(shape) * itemsize <= FSDP_ABOVE_BYTES or over in _used(axes):
+        over = _FSDP_AXIS if _FSDP_AXIS in self.mesh.shape else DATA_AXIS
+        if math.prod(shape) * itemsize <= _FSDP_ABOVE_BYTES or over in _used(axes):
             return axes
         fitting = [place for place, axis in enumerate(axes) if axis is None and divides(self.mesh, over, shape[place])]
         if not fitting:

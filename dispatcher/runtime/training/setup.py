@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dispatcher.runtime.training.trainer import Trainer
 
 
-def trained_names(model: AbstractModel, chosen: nnx.filterlib.Filter) -> frozenset[str]:
+def _trained_names(model: AbstractModel, chosen: nnx.filterlib.Filter) -> frozenset[str]:
     """The names of the variables that `TRAINABLE` chooses; ConfigError if there are none, or one has no gradient."""
     names = model.names(chosen)
     if not names:
@@ -55,7 +55,7 @@ def _layout(trainer: Trainer[Any, Any], placement: Placement) -> StateLayout:
         make_model,
         model,
         placement,
-        trained=trained_names(model, trainer.TRAINABLE),
+        trained=_trained_names(model, trainer.TRAINABLE),
         init_optimizer=trainer.init_optimizer,
         training=trainer.training,
     )

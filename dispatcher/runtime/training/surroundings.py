@@ -13,9 +13,9 @@ import jax
 if TYPE_CHECKING:
     from dispatcher.runtime.execution import ExecutionSpec
 
-COMPILED: Final = "compiled"
+_COMPILED: Final = "compiled"
 CACHE: Final = "jax_compilation_cache_dir"
-DETERMINISTIC: Final = "--xla_gpu_deterministic_ops"
+_DETERMINISTIC: Final = "--xla_gpu_deterministic_ops"
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ def tell_differences(saved: Any, now: Mapping[str, Any], where: str) -> None:
 
 def tell_inexact(platform: str) -> None:
     """Log that a training on GPUs does not have the same bits each time, if XLA may add in any order there."""
-    words = [word for word in os.environ.get("XLA_FLAGS", "").split() if word.partition("=")[0] == DETERMINISTIC]
+    words = [word for word in os.environ.get("XLA_FLAGS", "").split() if word.partition("=")[0] == _DETERMINISTIC]
     if platform == "gpu" and (not words or words[-1].partition("=")[2].lower() in ("false", "0")):
         _log.warning(
             "XLA adds in any order on GPUs: this training resumes where it stopped, but not bit for bit; "
             "env: {XLA_FLAGS: %s=true} of its entry or method makes it exact, and slower",
-            DETERMINISTIC,
+            _DETERMINISTIC,
         )
 
 
@@ -60,5 +60,5 @@ def keep_compiled(spec: ExecutionSpec) -> None:
     """On accelerators, keep compiled programs for later attempts and other jobs, unless the user has set a place."""
     if spec.hardware.platform == "cpu" or getattr(jax.config, CACHE) is not None:
         return
-    place = spec.hardware.cluster.root / COMPILED / f"jaxlib-{version('jaxlib')}"
+    place = spec.hardware.cluster.root / _COMPILED / f"jaxlib-{version('jaxlib')}"
     jax.config.update(CACHE, str(place))  # type: ignore[no-untyped-call]  # untyped in JAX

@@ -14,13 +14,14 @@ import numpy as np
 import optax
 from flax import nnx
 
+from dispatcher import contract
 from dispatcher.contract import SPEED
 from dispatcher.errors import ConfigError, UsageError
 from dispatcher.runtime import adapters, collectives
 from dispatcher.runtime.checkpoint import Contents, RandomState, Restored, Retention
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import Topology
-from dispatcher.runtime.jobs.basic import RESULT, Row
+from dispatcher.runtime.jobs.basic import Row
 from dispatcher.runtime.jobs.batch_size_finder import FoundBatchSize, find_batch_size
 from dispatcher.runtime.jobs.model_job import ModelJob
 from dispatcher.runtime.jobs.saved_config import check_fields
@@ -226,7 +227,7 @@ class Trainer(ModelJob[C, M], Generic[C, M]):
             reader = self._reader(data)
             if self.main_process():
                 # The result of a shorter training would count as this one's as soon as the last step is saved.
-                self.spec.result_path(RESULT).unlink(missing_ok=True)
+                self.spec.result_path(contract.RESULT_FILE).unlink(missing_ok=True)
             with self._open_log() as log:
                 if self._preemption is not None:
                     self._preemption.defer_exit(self.training.preemption_timeout_s)

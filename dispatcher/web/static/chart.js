@@ -16,6 +16,8 @@ const KEY_STEP = 1 / 50;
 const FONT = "11px Inter, system-ui, sans-serif";
 const DECIMAL = [1, 2, 5];
 const WHOLE = Array.from({ length: 13 }, (_, power) => DECIMAL.map((one) => one * 10 ** power)).flat();
+// Between the ticks of values of any size: uPlot's own end at 10^32.
+const STEPS = Array.from({ length: 340 }, (_, place) => [1, 2, 2.5, 5].map((one) => Number(`${one}e${place - 32}`))).flat();
 const TIMES = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000];
 const charts = new Set();
 
@@ -136,7 +138,7 @@ export class Chart {
       scales: { x: { time: false }, y: { distr: isLog ? 3 : 1, range: isLog ? logRange : undefined } },
       axes: [
         { ...axis, label: xLabel, labelSize: 16, labelFont: FONT, size: 30, space: isTime ? 76 : 56, ...(incrs && { incrs }), values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : name(tick))) },
-        { ...axis, size: 58, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 3))) },
+        { ...axis, size: 58, incrs: STEPS, values: (plot, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick, 3))) },
       ],
       series: [{ label: xLabel }, ...lines.flatMap(seriesOf)],
       bands: lines.map((line, index) => ({ series: [3 * index + 2, 3 * index + 1], fill: faint(lineColour(index)) })),
@@ -277,7 +279,7 @@ export function valueAt({ x, low, high, middle }, at) {
   }
   if (x[to] <= at) from = to;
   const share = from === to || x[to] === x[from] ? 0 : (at - x[from]) / (x[to] - x[from]);
-  const between = (column) => (column[from] == null || (share > 0 && column[to] == null) ? null : column[from] + share * ((column[to] ?? 0) - column[from]));
+  const between = (column) => (column[from] == null || (share > 0 && column[to] == null) ? null : (1 - share) * column[from] + share * (column[to] ?? 0));
   const [least, most] = [between(low), between(high)];
   const value = middle ? between(middle) : least === null ? null : (least + most) / 2;
   return value === null ? null : { middle: value, low: least, high: most };

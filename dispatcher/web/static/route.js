@@ -38,7 +38,7 @@ export function again(query, before, view) {
   return address(new URLSearchParams([...filtersOf(query), ...settings]), { view });
 }
 
-/** The address of the same view with some of its settings changed; null removes one. */
+/** The address of the same view with some of its settings changed; null removes one, "" is a choice of nothing. */
 export function same(query, changes) {
   return address(new URLSearchParams(query), changes);
 }
@@ -47,7 +47,7 @@ function address(query, changes) {
   for (const [name, value] of Object.entries(changes)) {
     query.delete(name);
     for (const one of Array.isArray(value) ? value : [value])
-      if (one !== null && one !== undefined && one !== "") query.append(name, one);
+      if (one !== null && one !== undefined) query.append(name, one);
   }
   if (query.get("view") === "overview") query.delete("view");
   const text = query.toString().replaceAll("%3D", "=").replaceAll("%2C", ",");

@@ -22,10 +22,15 @@ export function scale(values, from, to, gap = 14) {
   const isLog = low > 0 && high / low >= LOG_FROM;
   const size = isLog ? Math.log10 : (value) => value;
   const [least, most] = padded(size(low), size(high));
-  const place = (value) => (Number.isFinite(value) ? from + ((size(value) - least) / (most - least)) * (to - from) : null);
+  const place = (value) => (Number.isFinite(value) ? from + share(size(value), least, most) * (to - from) : null);
   const different = [...new Set(finite)].sort((one, other) => one - other);
   const marks = different.length <= MOST_VALUES ? apart(different, place, gap) : isLog ? decades(low, high) : steps(least, most);
   return { place, ticks: marks.map((value) => [place(value).toFixed(1), number(value, 3)]) };
+}
+
+/** Where a value is between two others, 0 to 1. In halves: the difference of large numbers is beyond all numbers. */
+export function share(value, low, high) {
+  return (value / 2 - low / 2) / (high / 2 - low / 2);
 }
 
 /** Of these values those that have room for their names. */
@@ -52,12 +57,12 @@ function noise(words) {
 }
 
 function padded(low, high) {
-  const room = high > low ? (high - low) * 0.05 : Math.abs(low) * 0.1 || 1;
-  return [low - room, high + room];
+  const room = high > low ? high * 0.05 - low * 0.05 : Math.abs(low) * 0.1 || 1;
+  return [Math.max(-Number.MAX_VALUE, low - room), Math.min(Number.MAX_VALUE, high + room)];
 }
 
 function steps(low, high) {
-  const rough = (high - low) / TICKS;
+  const rough = high / TICKS - low / TICKS;
   const unit = 10 ** Math.floor(Math.log10(rough));
   const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= rough);
   const found = [];

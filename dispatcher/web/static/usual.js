@@ -7,6 +7,18 @@ const MOST_COLUMNS = 12;
 // What cells are taken over, and what every job has its own of.
 const RARELY = new Set(["seed", "config_id", "job_id"]);
 
+/** The keys in a list with commas; what is known with its commas is one key. */
+export function keysOf(list, known) {
+  const parts = list.split(",");
+  const found = [];
+  while (parts.length) {
+    let end = parts.length;
+    while (end > 1 && !known.includes(parts.slice(0, end).join(","))) end--;
+    found.push(parts.splice(0, end).join(","));
+  }
+  return found.filter((key) => key !== "");
+}
+
 /** Rows and columns for a workspace that nobody has chosen any for: keys with few values, the most of them down. */
 export function usual({ keys = [], metrics = [] }) {
   const fit = keys.filter(({ key, values }) => values > 1 && values <= MOST_ROWS && !RARELY.has(key));

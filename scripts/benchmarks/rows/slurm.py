@@ -25,7 +25,7 @@ from dispatcher.outlets.batch.outlet import BatchOutlet
 from dispatcher.outlets.bundle import Assignment, render
 from dispatcher.outlets.context import PodContext
 from dispatcher.outlets.remote.connection import Connection, Pace
-from dispatcher.outlets.remote.road import LocalRoad
+from dispatcher.outlets.remote.transport import LocalTransport
 from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 from dispatcher.run_state import journal
 from dispatcher.run_state.observer import Observer
@@ -159,7 +159,7 @@ def _outlet(bed: Any, kind: type[SlurmScheduler], entries: int) -> Iterator[tupl
     observer = Observer(config.layout, config.lost_after_s, lambda: True)
     context = PodContext(pod="bench", config=config, observer=observer, log=print, poll_interval_s=_POLL_S)
     scheduler = kind(host, hosts, config.layout, config.kill_grace_s)
-    connection = Connection("hpc", LocalRoad("hpc"), Pace(calls_per_minute=10_000))
+    connection = Connection("hpc", LocalTransport("hpc"), Pace(calls_per_minute=10_000))
     outlet = BatchOutlet(host, scheduler, connection, context, entries)
     try:
         _wait(outlet, [], lambda: not outlet.capacity.is_full, "the host is reached")

@@ -29,7 +29,7 @@ from dispatcher.outlets.base import (
 from dispatcher.outlets.batch import watching
 from dispatcher.outlets.batch.outlet import BatchOutlet
 from dispatcher.outlets.batch.preparing import Preparer
-from dispatcher.outlets.batch.provisioning import Loss, Standing
+from dispatcher.outlets.batch.provisioning import HostLoss, UnmanagedHost
 from dispatcher.outlets.context import BatchTimes, PodContext
 from dispatcher.outlets.remote.connection import Connection, Unreached
 from dispatcher.outlets.remote.operations import (
@@ -174,11 +174,11 @@ class Wire:
         raise AssertionError(operation)
 
 
-class Machine(Standing):
+class Machine(UnmanagedHost):
     """A host that may be made anew under its name."""
 
     identity = "1"
-    replaced = Loss(PREEMPTED, "the host was made anew")
+    replaced = HostLoss(PREEMPTED, "the host was made anew")
 
 
 class Pod:
@@ -252,7 +252,7 @@ def orphaned(pod: Pod, times: BatchTimes = TIMES) -> Pod:
     return Pod(pod.config.layout.root, pod.wire, times=times)
 
 
-def unlanded(pod: Pod, times: BatchTimes = TIMES) -> Pod:
+def unreached(pod: Pod, times: BatchTimes = TIMES) -> Pod:
     """The same before it has heard of the host; it has a connection of its own."""
     pod.wire.start_over()
     return Pod(pod.config.layout.root, pod.wire, times=times, passes=0)
@@ -367,7 +367,7 @@ def test_a_dispatcher_that_comes_to_another_cluster_does_not_judge(pod: Pod, wir
     wire.loses = 1
     pod.submit()
     wire.cluster = "other"
-    other = unlanded(pod, ABSENT)
+    other = unreached(pod, ABSENT)
     if is_own:
         assert set(other.outlet.adopt({KEY: Placement()})) == {KEY}, "where the host leads to is not known yet"
     status = (other.passes(9) if is_own else recover(other, 9)).status
@@ -652,7 +652,7 @@ def test_a_second_request_to_kill_is_sent_too(pod: Pod, wire: Wire) -> None:
     pod.outlet.cancel([KEY])
     pod.passes(3)
     assert kills() == 2
-    other = unlanded(pod)
+    other = unreached(pod)
     for force, count in ((7, 3), (7, 3), (9, 4)):
         orphan = Orphan(key=KEY, pod="dead", placement=Placement(), is_unwanted=True, force=force)
         for _ in range(4):

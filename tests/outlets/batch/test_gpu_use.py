@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.outlets.base import GpuUse, Key
-from dispatcher.outlets.batch.gpu_use import ToldGpuUse
+from dispatcher.outlets.batch.gpu_use import ReportedGpuUse
 from dispatcher.outlets.idle_times import NODE_INTERVAL_S
 
 KEY = Key("a", 1)
@@ -15,7 +15,7 @@ SAMPLE = '{"samples": %d, "gpus": 2, "idle_s": %s}\n'
 
 
 def test_a_sample_counts_until_the_next_one_is_overdue(tmp_path: Path) -> None:
-    told, path = ToldGpuUse(1.0), tmp_path / "gpu-use.json"
+    told, path = ReportedGpuUse(1.0), tmp_path / "gpu-use.json"
     path.write_text(SAMPLE % (7, 30))
     told.look(KEY, path, 100.0)
     assert told.of(KEY, 100.0) is None, "it may be hours old"
@@ -30,7 +30,7 @@ def test_a_sample_counts_until_the_next_one_is_overdue(tmp_path: Path) -> None:
     "content", ["", "{", "[]", SAMPLE % (2, "1e300"), SAMPLE % (2, -1), (SAMPLE % (2, 5)).replace("2, ", "-2, ")]
 )
 def test_what_is_no_sample_says_nothing(tmp_path: Path, content: str) -> None:
-    told, path = ToldGpuUse(1.0), tmp_path / "gpu-use.json"
+    told, path = ReportedGpuUse(1.0), tmp_path / "gpu-use.json"
     path.write_text(SAMPLE % (1, 0))
     told.look(KEY, path, 100.0)
     path.write_text(content)

@@ -14,7 +14,7 @@ from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_r
 from dispatcher.outlets.batch.mirror import NAMES, Mirror
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import Read, Seen
-from dispatcher.outlets.remote.road import LocalRoad
+from dispatcher.outlets.remote.transport import LocalTransport
 from dispatcher.workspace import AttemptPaths
 
 
@@ -24,7 +24,7 @@ def collect(directory: Path) -> str:
 
 @pytest.fixture
 def here() -> Iterator[Connection]:
-    connection = Connection("here", LocalRoad("here"))
+    connection = Connection("here", LocalTransport("here"))
     yield connection
     connection.close()
 

@@ -17,7 +17,7 @@ from dispatcher.config import CodeMode
 from dispatcher.outlets.batch.shipping import Shipping
 from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.outlets.remote.connection import Connection, Pace
-from dispatcher.outlets.remote.road import road_to
+from dispatcher.outlets.remote.transport import transport_to
 from dispatcher.workspace import Layout
 
 SHARE = "a'; echo share"
@@ -34,7 +34,9 @@ class Ship:
         mode: CodeMode = CodeMode.SHIP,
         try_again_s: float = 30.0,
     ) -> None:
-        self.connection = Connection("h1", road_to("h1", ssh_target), Pace(calls_per_minute=600, first_pause_s=0.1))
+        self.connection = Connection(
+            "h1", transport_to("h1", ssh_target), Pace(calls_per_minute=600, first_pause_s=0.1)
+        )
         self.shipped: dict[str, tuple[Snapshot, str]] = {}
         self.failed: dict[str, str] = {}
         self.shipping = Shipping(Layout(root), self.connection, self._shipped, self._failed, try_again_s)
@@ -94,17 +96,17 @@ def test_the_archive_is_there_and_an_unchanged_tree_sends_nothing_again(
     snapshot, archive = ship.ship("one")
     assert archive == os.fspath(tmp_path / SHARE / "code" / f"{snapshot.digest}.tar")
     assert Path(archive).read_bytes() == Path(snapshot.path).read_bytes()
-    first = ship.connection.road.sent_bytes
+    first = ship.connection.transport.sent_bytes
     assert first > snapshot.size
     calls = ship.connection.calls
     ship.ship("two")
-    assert (ship.connection.road.sent_bytes, ship.connection.calls) == (first, calls), (
+    assert (ship.connection.transport.sent_bytes, ship.connection.calls) == (first, calls), (
         "the host has it, and was asked just now"
     )
     # Nor does another dispatcher, or one on a clone.
     again = ships(repository.root, os.fspath(tmp_path / SHARE)).ready()
     again.ship("three")
-    assert again.connection.road.sent_bytes < 50_000
+    assert again.connection.transport.sent_bytes < 50_000
     repository.write("train.py", "changed\n")
     repository.commit()
     other, _ = ship.ship("four")

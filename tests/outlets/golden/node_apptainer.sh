@@ -204,14 +204,6 @@ make_private() {
     exec {fd}<&-
 }
 
-# A directory for small files of this rank alone, which is removed with its end, unless the host or the attempt names one:
-# what others on this node write in theirs is never in its way.
-make_temporary() {
-    [[ -z ${TMPDIR-} ]] || return
-    export TMPDIR=$private/tmp
-    mkdir -m 700 -- "$TMPDIR" || fail 1 "$TMPDIR cannot be made"
-}
-
 # By which people find the job that the log belongs to.
 tell_job() {
     local job=

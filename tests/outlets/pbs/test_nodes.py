@@ -11,6 +11,7 @@ from fleet import printed, wait_until
 from outlets.places import PbsPlace
 
 from dispatcher.outlets.base import Key, Request
+from dispatcher.pod.error_line import last_error_line, until_first_end
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +67,7 @@ def test_one_that_fails_ends_the_others(
     assert (ended.exit_code, ended.exit_reason) == (7, "")
     log = place.paths(key).log.read_text()
     assert f"dispatcher: error: node{failing + 1}: exit status 7" in log
-    assert "Error: no luck" in log
+    assert last_error_line(until_first_end(log.splitlines())) == "Error: no luck"
     wait_until(lambda: place.is_gone(key), "nothing of it is left on any node")
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
-from dispatcher.outlets.pbs.states import OUT_OF_MEMORY, REFUSED, read_jobs, state_of
+from dispatcher.outlets.pbs.states import REFUSED, read_jobs, state_of
 
 
 def answer(**attributes: Any) -> str:

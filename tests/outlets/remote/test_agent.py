@@ -28,7 +28,7 @@ from dispatcher.outlets.remote import agent
 from dispatcher.outlets.remote.agent import names, programs
 from dispatcher.outlets.remote.agent_source import agent_source
 from dispatcher.outlets.remote.connection import Connection, Lane
-from dispatcher.outlets.remote.exchange import Exchange, agent_command, agent_words
+from dispatcher.outlets.remote.exchange import BEGUN, Exchange, agent_command, agent_words
 from dispatcher.outlets.remote.operations import (
     ANSWERS,
     KNOWN_END,
@@ -58,14 +58,14 @@ from dispatcher.outlets.remote.operations import (
     Write,
     Written,
 )
-from dispatcher.outlets.remote.road import LocalRoad
+from dispatcher.outlets.remote.transport import LocalTransport
 
 ODD = "it's; $(touch pwned)\n\"'\\ \u00e4"
 
 
 @pytest.fixture
 def here() -> Iterator[Connection]:
-    connection = Connection("here", LocalRoad("here"))
+    connection = Connection("here", LocalTransport("here"))
     yield connection
     connection.close()
 
@@ -174,6 +174,7 @@ def test_programs(here: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
         "PBS_NODEFILE",
         "PMIX_RANK",
         "OMPI_MCA_orte_hnp_uri",
+        "TMPDIR",
     }
     for name in dropped:
         monkeypatch.setenv(name, "x")
@@ -213,7 +214,7 @@ def has_ended(pid: int) -> bool:
 
 
 def test_a_program_ends_with_the_call_that_is_given_up(tmp_path: Path) -> None:
-    connection, told = Connection("here", LocalRoad("here")), tmp_path / "pid"
+    connection, told = Connection("here", LocalTransport("here")), tmp_path / "pid"
     connection.call([Run(words=["sh", "-c", 'echo $$ >"$0"; exec sleep 600', os.fspath(told)])], timeout_s=60)
     wait_until(lambda: told.exists() and told.read_text(), "it runs")
     pid = int(told.read_text())
@@ -456,7 +457,7 @@ def test_a_request_that_breaks_off_does_nothing(tmp_path: Path) -> None:
     for length in (10, len(request) // 2, len(request) - 1):
         done = subprocess.run(loader, input=request[:length], capture_output=True, check=False)
         assert done.returncode == 1
-        assert done.stdout == b""
+        assert done.stdout == f"{BEGUN}\n".encode()
     assert os.listdir(tmp_path) == []
     assert subprocess.run(loader, input=request, capture_output=True, check=False).returncode == 0
     assert os.listdir(tmp_path) == ["file"]

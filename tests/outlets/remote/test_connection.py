@@ -23,7 +23,7 @@ from dispatcher.outlets.remote import ssh as ssh_client
 from dispatcher.outlets.remote.connection import Connection, Lane, Pace, Unreached
 from dispatcher.outlets.remote.follow import over_ssh, rest_command
 from dispatcher.outlets.remote.operations import Deliver, Has, Hello, Ran, Run, Store, Stored, Tail, Write
-from dispatcher.outlets.remote.road import LocalRoad, SshRoad
+from dispatcher.outlets.remote.transport import LocalTransport, SshTransport
 
 pytestmark = pytest.mark.slow
 
@@ -39,13 +39,13 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Connectio
 
     def make(bed: SshBed, name: str, pace: Pace = QUICK, **rest: Any) -> Connection:
         monkeypatch.setenv(ssh_client.CONFIG_VARIABLE, os.fspath(bed.config))
-        made.append(Connection(name, SshRoad(name, name, **rest), pace))
+        made.append(Connection(name, SshTransport(name, name, **rest), pace))
         return made[-1]
 
     yield make
     for connection in made:
-        assert isinstance(connection.road, SshRoad)
-        socket = connection.road.shared.socket
+        assert isinstance(connection.transport, SshTransport)
+        socket = connection.transport.shared.socket
         connection.close()
         assert not socket.parent.exists()
 
@@ -112,12 +112,23 @@ def test_a_start_file_that_takes_the_login_over_is_named(
     assert ask(h1, Run(words=["ls", "/root"])).out == ""
 
 
+def test_a_start_file_that_never_comes_to_the_command_is_named(ssh: SshBed, connect: Callable[..., Connection]) -> None:
+    """As with `exec script`, which waits for a terminal. An agent that has begun and hangs is another matter."""
+    h1 = connect(ssh, "h1")
+    assert unreached(h1, [Run(words=["sleep", "600"])], timeout_s=3.0) == "h1: no answer within 3 s"
+    ssh["h1"].path(".bashrc").write_text("exec script -q /dev/null\n")
+    next_call(h1)
+    why = unreached(h1, [Hello()], timeout_s=3.0)
+    assert why.startswith("h1: no answer within 3 s") and "The agent has not begun" in why and ".bashrc" in why
+    ssh["h1"].path(".bashrc").unlink()
+
+
 def test_calls_share_a_connection(ssh: SshBed, connect: Callable[..., Connection]) -> None:
     h1 = connect(ssh, "h1")
     pids = {ask(h1, Run(words=["sh", "-c", 'echo "$SSH_CONNECTION"'])).out for _ in range(3)}
     assert len(pids) == 1
     assert h1.calls == 3
-    assert 0 < h1.road.sent_bytes < 3 * 20_000
+    assert 0 < h1.transport.sent_bytes < 3 * 20_000
 
 
 def test_megabytes_both_ways(ssh: SshBed, connect: Callable[..., Connection], tmp_path: Path) -> None:
@@ -135,13 +146,13 @@ def test_megabytes_both_ways(ssh: SshBed, connect: Callable[..., Connection], tm
     tail, has = ask(h1, Tail(path=store.path, most_bytes=len(content)), Has(paths=[store.path]))
     assert tail.content == content
     assert has.sizes == [len(content)]
-    assert h1.road.sent_bytes > len(content)
+    assert h1.transport.sent_bytes > len(content)
 
 
 def test_the_directory_of_its_socket_is_removed(ssh: SshBed, connect: Callable[..., Connection]) -> None:
     h1 = connect(ssh, "h1")
-    assert isinstance(h1.road, SshRoad)
-    h1.road.shared.remove()
+    assert isinstance(h1.transport, SshTransport)
+    h1.transport.shared.remove()
     assert ask(h1, Hello()).host == "h1"
 
 
@@ -175,7 +186,7 @@ def test_one_call_at_a_time(ssh: SshBed, connect: Callable[..., Connection]) -> 
 
 
 def test_calls_per_minute_are_limited(tmp_path: Path) -> None:
-    here = Connection("here", LocalRoad("here"), Pace(calls_per_minute=2))
+    here = Connection("here", LocalTransport("here"), Pace(calls_per_minute=2))
     begun_s = time.monotonic()
     for _ in range(2):
         ask(here, Hello())
@@ -353,7 +364,7 @@ def test_a_connection_that_was_opened_by_hand(
 @pytest.mark.parametrize("target", ["", "-oProxyCommand=touch pwned", "a b", "a\nb"])
 def test_what_is_no_host(target: str) -> None:
     with pytest.raises(OutletError, match="is not the name of a host"):
-        SshRoad("x", target)
+        SshTransport("x", target)
 
 
 def test_a_dispatcher_that_ends_lets_a_call_come_to_its_end(ssh: SshBed, connect: Callable[..., Connection]) -> None:
@@ -366,6 +377,6 @@ def test_a_dispatcher_that_ends_lets_a_call_come_to_its_end(ssh: SshBed, connect
 
 def test_here_the_agent_needs_no_ssh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    here = Connection("here", LocalRoad("here"))
+    here = Connection("here", LocalTransport("here"))
     assert ask(here, Hello()).python == ".".join(str(part) for part in sys.version_info[:3])
     here.close()

@@ -12,13 +12,13 @@ from outlets.remote.calls import ask, unreached
 
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote.connection import Connection
-from dispatcher.outlets.remote.divided import DividedRoad
+from dispatcher.outlets.remote.divided import DividedTransport
 from dispatcher.outlets.remote.exchange import Exchange, Talk, agent_words
 from dispatcher.outlets.remote.operations import Confirm, Deliver, Failed, Hello, Operation, Run, RunThere, Tail
-from dispatcher.outlets.remote.road import LocalRoad
+from dispatcher.outlets.remote.transport import LocalTransport
 
 
-class Elsewhere(LocalRoad):
+class Elsewhere(LocalTransport):
     """The agent in another place: only there `ELSEWHERE` is set, and a first program has to make the place."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ def place() -> Elsewhere:
 
 @pytest.fixture
 def host(place: Elsewhere) -> Iterator[Connection]:
-    connection = Connection("cloud", DividedRoad("cloud", ["sh"], place))
+    connection = Connection("cloud", DividedTransport("cloud", ["sh"], place))
     yield connection
     connection.close()
 
@@ -59,7 +59,7 @@ def test_programs_run_here_and_files_are_there(host: Connection, place: Elsewher
     greeting, told, told_there = ask(host, expanded, where, there)
     assert greeting.directories == {"base": f"{tmp_path}/1"}
     assert (told.out, told_there.out) == ("here\n", "1\n")
-    assert host.road.sent_bytes == place.sent_bytes > 0
+    assert host.transport.sent_bytes == place.sent_bytes > 0
 
 
 def test_each_group_is_one_call_in_order(host: Connection, place: Elsewhere, tmp_path: Path) -> None:

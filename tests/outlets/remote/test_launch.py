@@ -37,7 +37,7 @@ from dispatcher.outlets.remote.operations import (
     Signal,
     Signalled,
 )
-from dispatcher.outlets.remote.road import LocalRoad
+from dispatcher.outlets.remote.transport import LocalTransport
 from dispatcher.outlets.solver.plain import gpus_for
 
 # All of it.
@@ -62,7 +62,7 @@ class Host:
 
     def __init__(self, base: Path) -> None:
         self.base = base
-        self.connection = Connection("here", LocalRoad("here"))
+        self.connection = Connection("here", LocalTransport("here"))
 
     def directory(self, name: str) -> Path:
         return self.base / "a'; b\n" / name
@@ -158,7 +158,7 @@ def test_it_is_started_once(place: Host) -> None:
 
 def test_two_that_start_it_at_once(place: Host) -> None:
     directory = place.deliver("1")
-    others = [Connection(f"c{number}", LocalRoad("c")) for number in range(4)]
+    others = [Connection(f"c{number}", LocalTransport("c")) for number in range(4)]
     launch = Launch(directory=directory, root="/")
     calls = [other.call([launch], timeout_s=30) for other in others]
     outcomes = [wait(other, call) for other, call in zip(others, calls, strict=True)]
@@ -358,7 +358,7 @@ def test_a_login_may_be_kept_to_some_gpus(
 def test_dispatchers_that_share_the_gpus_of_a_host(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is first; nobody keeps one of two that another needs both."""
     with_gpus(place, monkeypatch, gpus(4))
-    others = [Connection(f"c{number}", LocalRoad("c")) for number in range(4)]
+    others = [Connection(f"c{number}", LocalTransport("c")) for number in range(4)]
     directories = [place.deliver(str(number)) for number in range(4)]
     calls = [
         other.call([Launch(directory=directory, root="/", gpus=2)], timeout_s=60)

@@ -15,7 +15,7 @@ from outlets.remote.calls import ask
 
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import Check, Deliver, Failed, Launch, Launched
-from dispatcher.outlets.remote.road import SshRoad
+from dispatcher.outlets.remote.transport import SshTransport
 
 # Lingering is a file, as logind has it below /var/lib/systemd/linger.
 LOGINCTL = """#!/bin/bash
@@ -42,7 +42,7 @@ DIRECTORY = f"/home/{USER}/attempts/1"
 def host(start_ssh: Callable[..., SshBed], monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SshBed, Connection]]:
     bed = start_ssh(["h1"], user=USER)
     monkeypatch.setenv("DISPATCHER_SSH_CONFIG", os.fspath(bed.config))
-    connection = Connection("h1", SshRoad("h1", "h1"))
+    connection = Connection("h1", SshTransport("h1", "h1"))
     yield bed, connection
     connection.close()
 

@@ -267,20 +267,24 @@ def test_one_that_is_killed_by_command(start_lab: Callable[..., Lab], nodes: int
 def test_the_task_that_fails_first(start_lab: Callable[..., Lab], other: str, fails: str, exit_code: int) -> None:
     """It failed by itself, or was killed with all that is around it; how the others leave then does not count."""
     lab = start_lab()
-    script = f"[ $SLURM_PROCID = 0 ] && {{ touch there; {other}; }}; until [ -e there ]; do sleep 0.05; done; {fails}"
+    script = f"[ $SLURM_PROCID = 0 ] && {{ touch there; {other}; }}; until [ -e there ]; do sleep 0.05; done"
+    script += f"; echo 'Error: no luck'; {fails}"
     lab.write_manifest([shell("a", script, gpus=0, resources={"nodes": 2, "cpus": 2})])
     lab.start("hpc", "--outlet", "hpc:2", "--until-empty", poll="0.5").end()
     ended = lab.exit_file("a")
     assert (ended["exit_code"], ended.get("signal")) == (exit_code, None)
     record = json.loads(lab.run("show", "a", "--json"))
     assert (record["state"], record["reason"]) == ("failed", "exit 9" if exit_code == 9 else "signal 9")
+    assert exit_code != 9 or record["error"] == "Error: no luck"
     assert not list(lab.attempt("a").directory.glob("node.*[!h]"))
 
 
 def test_several_nodes(start_lab: Callable[..., Lab]) -> None:
     """One task on each. What stops the attempt stops all of them, and each has time to save, also after the first."""
     lab = start_lab()
-    words = 'echo "task $SLURM_PROCID of $SLURM_NTASKS with $CUDA_VISIBLE_DEVICES"'
+    # Then SLURM sets it to /tmp.
+    lab.variables = {**lab.variables, "TMPDIR": ""}
+    words = 'echo "task $SLURM_PROCID of $SLURM_NTASKS with $CUDA_VISIBLE_DEVICES"; [[ $TMPDIR == /tmp/?* ]] || exit'
     patient = "trap 'sleep $((2 * SLURM_PROCID)); echo saved; exit $((9 - SLURM_PROCID))' TERM"
     # Each process of a task is signalled in its turn: the end of a child must not be taken for the task's.
     loop = "while :; do sleep 0.05; done"

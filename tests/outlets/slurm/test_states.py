@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.slurm.states import (
-    OUT_OF_MEMORY,
     PHASES,
     Row,
     best,
@@ -15,7 +14,6 @@ from dispatcher.outlets.slurm.states import (
     status_of_pair,
     status_of_wait,
 )
-from dispatcher.pod import outcome
 
 AT = "2026-11-22T12:16:58"
 
@@ -92,6 +90,12 @@ def test_only_a_node_that_failed_may_still_run_it() -> None:
         (state(""), Phase.UNKNOWN, "state '', which this version does not know"),
         (state("FAILED", "NonZeroExitCode", "3:0"), Phase.ENDED, "FAILED NonZeroExitCode"),
         (state("TIMEOUT", "TimeLimit", "0:9"), Phase.ENDED, "TIMEOUT TimeLimit signal 9 (SIGKILL)"),
+        (
+            state("FAILED", "JobLaunchFailure", "0:53"),
+            Phase.ENDED,
+            "FAILED JobLaunchFailure signal 53 (its node cannot open its output file: does it see the workspace, and "
+            "may it write there?)",
+        ),
     ],
 )
 def test_what_people_read(found: JobState, phase: Phase, why: str) -> None:
@@ -108,10 +112,6 @@ TIMEOUT LAUNCH_FAILED RECONFIG_FAIL POWER_UP_NODE UPDATE_DB EXPEDITING
 
 def test_every_documented_state_is_known() -> None:
     assert set(DOCUMENTED.split()) == set(PHASES)
-
-
-def test_the_reason_is_the_one_that_policies_know() -> None:
-    assert outcome.OUT_OF_MEMORY == OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(

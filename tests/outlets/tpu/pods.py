@@ -28,7 +28,7 @@ from dispatcher.outlets.remote.operations import (
     Read,
     Seen,
 )
-from dispatcher.outlets.tpu.workers import EXCLUSIVE, WorkersRoad
+from dispatcher.outlets.tpu.workers import EXCLUSIVE, WorkersTransport
 
 # All of it.
 LOG = {"output.log": (0, 0)}
@@ -64,7 +64,7 @@ class Pod:
         return TpuHost(name="pod", cluster="pod", zone=self.bed.zone, accelerator_type=accelerator_type)
 
     def connect(self, accelerator_type: str = "v4-16", **limits: float) -> Connection:
-        return Connection("pod", WorkersRoad(self.host(accelerator_type), **limits), Pace(calls_per_minute=600))
+        return Connection("pod", WorkersTransport(self.host(accelerator_type), **limits), Pace(calls_per_minute=600))
 
     def ask(self, *operations: Operation, lane: Lane = Lane.CONTROL) -> Any:
         wait_until(lambda: self.connection.free_in_s(lane) == 0.0, "a call is allowed after one without an answer")

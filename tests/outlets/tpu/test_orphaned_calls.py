@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.tpu.workers import WorkersRoad
+from dispatcher.outlets.tpu.workers import WorkersTransport
 
 
 def test_directories_of_killed_dispatchers_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,5 +26,5 @@ def test_directories_of_killed_dispatchers_are_removed(tmp_path: Path, monkeypat
         (path / "request").touch()
         if path != young:
             os.utime(path, (0, 0))
-    WorkersRoad(TpuHost(name="pod", cluster="pod", zone="z", accelerator_type="v4-16"))
+    WorkersTransport(TpuHost(name="pod", cluster="pod", zone="z", accelerator_type="v4-16"))
     assert sorted(tmp_path.iterdir()) == sorted([alive, young, other])

@@ -15,7 +15,7 @@ from dispatcher.errors import StorageError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
 from dispatcher.outlets.remote.operations import Failed, Operation, Seen, Sight, TailRead, Write, Written
-from dispatcher.outlets.tpu import gcloud, leaving, timer
+from dispatcher.outlets.tpu import leaving
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
 from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
 
@@ -33,7 +33,7 @@ RENEWED = [Written(), TailRead(content=b"armed\n")]
 class Machine:
     """What one dispatcher does about the host `vm`, which is wanted unless a test says otherwise."""
 
-    def __init__(self, bed: TpuBed, *, ends_when_empty: bool = False, **settings: Any) -> None:
+    def __init__(self, bed: TpuBed, *, ends_when_empty: bool = False, times: Times = TIMES, **settings: Any) -> None:
         given = {"zone": bed.zone, "accelerator_type": "v4-8", "version": VERSION, "create": "auto", **settings}
         self.host = TpuHost(name="vm", cluster="vm", **given)
         self.said: list[str] = []
@@ -43,7 +43,7 @@ class Machine:
             log=self.said.append, is_used_elsewhere=lambda: bool(self.others), has_others=lambda: bool(self.others),
             remember=self.projects.append, ends_when_empty=ends_when_empty,
         )  # fmt: skip
-        self.made = TpuProvisioning(self.host, WORKSPACE, around, TIMES, may_create=self.host.create == "auto")
+        self.made = TpuProvisioning(self.host, WORKSPACE, around, times, may_create=self.host.create == "auto")
         self.is_wanted, self.is_used = True, False
 
     def asked(self) -> list[Operation]:
@@ -235,12 +235,11 @@ def test_a_request_that_has_failed_is_named_at_the_end(make: Callable[..., Machi
 
 
 def test_a_request_expires_without_a_dispatcher_and_is_renewed_by_one(
-    make: Callable[..., Machine], tpu: TpuBed, monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., Machine], tpu: TpuBed
 ) -> None:
-    monkeypatch.setattr(gcloud, "QUEUED_FOR_S", 2)
     tpu.queue.wait_s = None
     tpu.no_capacity()
-    machine = make()
+    machine = make(times=msgspec.structs.replace(TIMES, queued_for_s=2))
     machine.until(lambda: len(tpu.requests("queuedResources.create")) == 2, "asked for again")
     assert any("The valid-until time of the queued resource is over" in line for line in machine.said)
 
@@ -445,17 +444,17 @@ def test_an_idle_one_is_kept_for_another_dispatcher_that_begins_to_use_it(
     assert tpu.requests("nodes.delete") == []
 
 
-def test_a_renewal_that_does_not_get_there_is_told(
-    make: Callable[..., Machine], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_renewal_that_does_not_get_there_is_told(make: Callable[..., Machine]) -> None:
     machine = make(dead_after_s=7200.0)
     machine.until_up()
     machine.answer(RENEWED)
     assert machine.operations() == []
     machine.made.doubt("vm does not answer")
     assert machine.made.failure == "", "no renewal was due"
+
+    machine = make(dead_after_s=7200.0, times=msgspec.structs.replace(TIMES, renewed_within_s=0.0))
     machine.until_up()
-    monkeypatch.setattr(timer, "_LONGEST_S", 0.0)
+    machine.answer(RENEWED)
     machine.made.doubt("it does not answer")
     assert "vm does not hear that a dispatcher lives: it does not answer. It deletes itself at" in machine.made.failure
     machine.until(lambda: machine.made.is_up, "up")

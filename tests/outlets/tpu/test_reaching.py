@@ -86,7 +86,9 @@ def test_gcloud_asks_nothing_and_has_no_other_keys(monkeypatch: pytest.MonkeyPat
 
 def test_the_workers_without_an_answer_are_named_with_their_words() -> None:
     refused = b"ssh: connect to host 10.0.0.3 port 22: Connection refused\r\n" * 3
-    why = reaching.explain("SSH: Attempting to connect to worker 0...\n", [b"\nnonce 1\nx", refused, b""], [1, 2])
+    why = reaching.explain(
+        "SSH: Attempting to connect to worker 0...\n", [b"\nnonce 1\nx", refused, b"dispatcher agent\n"], [1, 2]
+    )
     assert why == (
         "worker 1 of 3 gave no answer: ssh: connect to host 10.0.0.3 port 22: Connection refused; "
         "worker 2 of 3 gave no answer: it printed nothing"

@@ -9,7 +9,7 @@ from outlets.tpu.pods import Pod
 
 from dispatcher.cli.remote_log import Elsewhere, several_logs
 from dispatcher.cli.worker_logs import follow_several
-from dispatcher.outlets.tpu.workers import WorkersRoad
+from dispatcher.outlets.tpu.workers import WorkersTransport
 
 
 class Screen:
@@ -31,7 +31,7 @@ class Screen:
 
 
 def elsewhere(pod: Pod) -> Elsewhere:
-    return Elsewhere("pod", WorkersRoad(pod.host()), pod.directory("a"))
+    return Elsewhere("pod", WorkersTransport(pod.host()), pod.directory("a"))
 
 
 def write(pod: Pod, worker: int, text: str) -> None:

@@ -13,7 +13,7 @@ from beds.k8s import K8sBed
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.remote.connection import Connection, Pace
 from dispatcher.outlets.remote.operations import Store
-from dispatcher.outlets.volcano.helper import HelperRoad
+from dispatcher.outlets.volcano.helper import HelperTransport
 from dispatcher.outlets.volcano.helper_job import IDLE_S
 from dispatcher.workspace import Layout
 
@@ -38,13 +38,13 @@ class Site:
         )
         self._made: list[Connection] = []
 
-    def road(self, owner: str = "pod-a", idle_s: int = IDLE_S, **changes: Any) -> HelperRoad:
-        return HelperRoad(msgspec.structs.replace(self.host, **changes), self.layout, owner, idle_s)
+    def transport(self, owner: str = "pod-a", idle_s: int = IDLE_S, **changes: Any) -> HelperTransport:
+        return HelperTransport(msgspec.structs.replace(self.host, **changes), self.layout, owner, idle_s)
 
     def connect(self, owner: str = "pod-a", **changes: Any) -> Connection:
-        """`changes` are of the road: other keys of the host, and `idle_s`."""
+        """`changes` are of the transport: other keys of the host, and `idle_s`."""
         pace = Pace(first_pause_s=0)
-        self._made.append(Connection(self.host.name, self.road(owner, **changes), pace=pace))
+        self._made.append(Connection(self.host.name, self.transport(owner, **changes), pace=pace))
         return self._made[-1]
 
     def close(self) -> None:

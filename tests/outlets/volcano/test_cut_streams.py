@@ -82,15 +82,15 @@ def test_half_of_an_archive_is_never_stored(site: Site, cutter: Cutter, tmp_path
 def test_the_rest_of_a_log_is_whole_only_when_its_command_says_so(site: Site, cutter: Cutter) -> None:
     (site.volume / "a").mkdir()
     (site.volume / "a/output.log").write_bytes(b"line\n" * 100)
-    road = site.road("logs")
-    carry_out(road.reach(60))
+    transport = site.transport("logs")
+    carry_out(transport.reach(60))
     cutter.cut(OUTPUT, 1)
     codes = []
     for expected in (b"line\n" * 4, b"line\n" * 100):
-        program = Program(road.rest_words(f"{MOUNT}/a", 0), limit_s=30)
+        program = Program(transport.rest_words(f"{MOUNT}/a", 0), limit_s=30)
         while (finished := program.poll()) is None:
             os.sched_yield()
         codes.append(finished.exit_code == 0)
         assert finished.out == expected
     assert codes == [False, True]
-    road.close()
+    transport.close()

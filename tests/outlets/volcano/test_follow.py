@@ -33,7 +33,7 @@ class Following:
         self._thread.start()
 
     def _run(self) -> None:
-        where = Elsewhere(self._site.host.name, self._site.road("logs"), f"{MOUNT}/a", self._name)
+        where = Elsewhere(self._site.host.name, self._site.transport("logs"), f"{MOUNT}/a", self._name)
         with open(self._printed, "wb") as out:
             follow_elsewhere(where, out, 0, self.has_ended.is_set)
 

@@ -34,13 +34,13 @@ def test_large_files_go_both_ways_and_are_sent_once(site: Site, tmp_path: Path) 
     connection = site.connect()
     store = archive(tmp_path, 5)
     assert ask(connection, store, lane=Lane.TRANSFER) == Stored()
-    sent_bytes = connection.road.sent_bytes
+    sent_bytes = connection.transport.sent_bytes
     assert sent_bytes > store.size
     content = Path(store.source).read_bytes()
     assert (site.volume / "code/code.tar").read_bytes() == content
 
     assert ask(connection, Has(paths=[store.path])).sizes == [store.size]
-    assert connection.road.sent_bytes - sent_bytes < 100_000
+    assert connection.transport.sent_bytes - sent_bytes < 100_000
 
     (site.volume / "big").mkdir()
     (site.volume / "big/output.log").write_bytes(content)

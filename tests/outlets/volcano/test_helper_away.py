@@ -106,14 +106,14 @@ from pathlib import Path
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import Run
-from dispatcher.outlets.volcano.helper import HelperRoad
+from dispatcher.outlets.volcano.helper import HelperTransport
 from dispatcher.workspace import Layout
 workspace, namespace, kubeconfig = sys.argv[1:]
 host = VolcanoHost(
     name="cloud", cluster="cloud", image="python:3.12", pvc_name="data", pvc_mount_path={mount!r},
     namespace=namespace, kubeconfig=kubeconfig,
 )
-call = Connection("cloud", HelperRoad(host, Layout(Path(workspace)), "killed", idle_s=3)).call(
+call = Connection("cloud", HelperTransport(host, Layout(Path(workspace)), "killed", idle_s=3)).call(
     [Run(words=["sh", "-c", {gate!r}])], timeout_s=60
 )
 while call.outcome() is None:

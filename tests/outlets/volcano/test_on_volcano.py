@@ -9,9 +9,8 @@ from beds.bed import wait_for
 from beds.volcano import VolcanoBed
 from volcano_jobs import VolcanoJobs
 
-from dispatcher.outlets.base import CANCELLED, PREEMPTED, TIME_LIMIT, Request
+from dispatcher.outlets.base import CANCELLED, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT, Request
 from dispatcher.outlets.batch.scheduler import Phase
-from dispatcher.outlets.volcano.states import OUT_OF_MEMORY
 
 LONG = "echo begun >begun; sleep 600"
 # A wrapper that ends by itself when it is told to.

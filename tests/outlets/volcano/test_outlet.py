@@ -65,9 +65,8 @@ def test_one_of_two_that_fails_ends_the_attempt(place: VolcanoPlace) -> None:
     let_end(place, 1, 9)
     ended = place.end(key)
     assert (ended.exit_code, ended.exit_reason) == (9, "")
-    assert (
-        "dispatcher: error: pod 1: exit status 9\nthe end of output.1.log:\n1 of 2" in place.paths(key).log.read_text()
-    )
+    told = "the end of output.1.log:\n1 of 2\ndispatcher: error: pod 1: exit status 9"
+    assert told in place.paths(key).log.read_text()
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

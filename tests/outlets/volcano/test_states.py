@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dispatcher.outlets.base import CANCELLED, CANNOT_START, PREEMPTED, TIME_LIMIT
+from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.volcano.objects import Event, Job, Pod, PodGroup, read_list
-from dispatcher.outlets.volcano.states import OUT_OF_MEMORY, PHASES, Seen, job_state, vanished
+from dispatcher.outlets.volcano.states import PHASES, Seen, job_state, vanished
 
 NAME = "d-a-b-0"
 
@@ -268,6 +268,8 @@ def test_events_tell_of_an_eviction_too() -> None:
     state = told(job("Failed"), pod("Failed", container=ended(1)), events=events)
     assert (state.reason, state.was_preempted) == (PREEMPTED, True)
     assert state.why.endswith("; Evict: Pod is evicted, because of reclaim")
+    waited = [event("Unschedulable", f"{number}/100 tasks in gang unschedulable") for number in range(100)]
+    assert "; Evict: Pod is evicted" in told(job("Terminated"), events=[*waited, *events]).why
 
 
 def test_what_kept_a_gang_waiting_does_not_explain_how_it_ended() -> None:

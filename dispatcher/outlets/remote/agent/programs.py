@@ -78,6 +78,9 @@ def run_session(
 def scrubbed(changes: Dict[str, Optional[str]]) -> Dict[str, str]:
     """The environment of this login without the variables of a scheduler's job, and with these changes."""
     environment = {name: value for name, value in os.environ.items() if not _SCHEDULERS.fullmatch(name)}
+    if "SLURM_JOB_ID" in os.environ or "PBS_JOBID" in os.environ:
+        # The directory of this job alone, which vanishes with it.
+        environment.pop("TMPDIR", None)
     for name, value in changes.items():
         if value is None:
             environment.pop(name, None)

@@ -5,7 +5,8 @@ import { h } from "../dom.js";
 import { count, decimalsFor, fixed, text } from "../format.js";
 import { choice, empty, inOrder, problem, section, stateBar, stateIcon, statesText } from "../parts.js";
 import { filtersOf, go, href, same } from "../route.js";
-import { STATES, usual } from "../usual.js";
+import { share } from "../scales.js";
+import { keysOf, STATES, usual } from "../usual.js";
 
 // A reload at most so often, however often jobs change.
 const EVERY_MS = 4_000;
@@ -77,8 +78,8 @@ export class Matrix {
     return h(
       "div",
       { class: "choices" },
-      pair("Rows", "rows", now.rows.split(",")),
-      pair("Columns", "columns", now.columns.split(",")),
+      pair("Rows", "rows", keysOf(now.rows, keys)),
+      pair("Columns", "columns", keysOf(now.columns, keys)),
       choice("Cells", "value", now.value, [[STATES, STATES], ...(overview?.metrics ?? [])], (value) => set("value", value)),
     );
   }
@@ -124,7 +125,7 @@ export class Matrix {
     const address = href(this.query, { view: "jobs", where: [...others, ...where] });
     const isDone = Object.keys(cell.states).every((state) => state === "done");
     const label = `${name(row)}, ${name(column)}: ${isStates ? "" : `${valueWords(cell, scale)}, `}${statesText(cell.states)}`;
-    const shade = isStates || !Number.isFinite(cell.mean) || scale.high === scale.low ? 0 : (cell.mean - scale.low) / (scale.high - scale.low);
+    const shade = isStates || !Number.isFinite(cell.mean) || scale.high === scale.low ? 0 : share(cell.mean, scale.low, scale.high);
     return h(
       "a",
       { class: "cell", href: address, "aria-label": label, title: label, vars: { "--shade": shade.toFixed(3) } },

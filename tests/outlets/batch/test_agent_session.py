@@ -1,18 +1,18 @@
-"""What a conversation says of a host that does not answer."""
+"""What a session reports of a host that does not answer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from dispatcher.errors import OutletError
-from dispatcher.outlets.batch.conversation import Conversation, Step
+from dispatcher.outlets.batch.agent_session import AgentSession, Step
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.exchange import Talk
 from dispatcher.outlets.remote.operations import Hello, Operation
-from dispatcher.outlets.remote.road import LocalRoad
+from dispatcher.outlets.remote.transport import LocalTransport
 
 
-class RefusingRoad(LocalRoad):
+class RefusingTransport(LocalTransport):
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:
         raise OutletError(f"{self.name}: the helper cannot start")
         yield
@@ -22,8 +22,8 @@ def test_a_problem_does_not_name_the_host_twice() -> None:
     """Warnings and tables begin with the name of the host."""
     lost: list[str] = []
     steps = [Step([Hello()], lambda _: None)]
-    conversation = Conversation(Connection("k8s", RefusingRoad("k8s")), lambda: steps, lambda: lost.append("call"))
-    conversation.work()
-    conversation.work()
-    assert (conversation.problem, lost) == ("the helper cannot start", ["call"])
-    conversation.close()
+    session = AgentSession(Connection("k8s", RefusingTransport("k8s")), lambda: steps, lambda: lost.append("call"))
+    session.work()
+    session.work()
+    assert (session.problem, lost) == ("the helper cannot start", ["call"])
+    session.close()

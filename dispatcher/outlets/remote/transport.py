@@ -1,4 +1,4 @@
-"""Roads: how the agent is reached where a host's files are, on this machine or over ssh."""
+"""Transports: how the agent is reached where a host's files are, on this machine or over ssh."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from dispatcher import contract
+from dispatcher.base.programs import Finished
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import follow, ssh
 from dispatcher.outlets.remote.exchange import (
+    BEGUN,
     CUT_SHORT,
     GUARD,
     TAKEN_OVER,
@@ -22,7 +24,7 @@ from dispatcher.outlets.remote.exchange import (
     talk_once,
 )
 from dispatcher.outlets.remote.operations import Operation
-from dispatcher.outlets.remote.programs import Finished, Program
+from dispatcher.outlets.remote.programs import Program
 
 _CONTROL_LIMIT_S: Final = 10.0
 # What interpreters say of a program on stdin: Python, Perl, Ruby, Node. Ours is given as an argument.
@@ -32,13 +34,13 @@ _ONLY: Final = "let it do that only in logins with a terminal, below a line `[[ 
 _PYTHON_SAYS: Final = re.compile(r"^Traceback \(most recent call last\)|SyntaxError", re.M)
 
 
-class LogRoad(Protocol):
+class LogTransport(Protocol):
     """The way to the logs of attempts, for those who follow one."""
 
     def reach(self, timeout_s: float) -> Talk:
         """What has to be done before the words of the next two methods can be run.
 
-        Answers with a road to each machine where an attempt has a log on each of several; else with nothing.
+        Answers with a transport to each machine where an attempt has a log on each of several; else with nothing.
         """
 
     def follow_words(self, directory: str, offset: int, name: str = contract.LOG_FILE) -> list[str]:
@@ -54,7 +56,7 @@ class LogRoad(Protocol):
         """Nothing of it is under way any more."""
 
 
-class Road(LogRoad, Protocol):
+class Transport(LogTransport, Protocol):
     """The way to one host. `sent_bytes` is what calls have sent there by now."""
 
     @property
@@ -67,12 +69,12 @@ class Road(LogRoad, Protocol):
         """A call brought no answer: the next one may need another connection. Never waits."""
 
 
-def road_to(name: str, ssh_target: str | None) -> Road:
-    """The road to a machine; `ssh_target` None: this one. Raises OutletError for a target that can be no host."""
-    return LocalRoad(name) if ssh_target is None else SshRoad(name, ssh_target)
+def transport_to(name: str, ssh_target: str | None) -> Transport:
+    """The transport to a machine; `ssh_target` None: this one. Raises OutletError for a target that can be no host."""
+    return LocalTransport(name) if ssh_target is None else SshTransport(name, ssh_target)
 
 
-class LocalRoad:
+class LocalTransport:
     """This machine, where the agent runs as a child process. `name` is what messages call it."""
 
     def __init__(self, name: str) -> None:
@@ -103,7 +105,7 @@ class LocalRoad:
         return explain_limit(self.name, finished) or ssh.explain(finished.exit_code, finished.errors, self.name)
 
 
-class SshRoad:
+class SshTransport:
     """Another machine over ssh; the calls share a connection. `python` is the interpreter there."""
 
     def __init__(self, name: str, target: str, python: str = "python3") -> None:
@@ -155,8 +157,8 @@ class SshRoad:
     def _explain(self, finished: Finished) -> str:
         target = self.shared.target
         return (
-            explain_limit(self.name, finished)
-            or _explain_login(target, finished)
+            _explain_login(target, finished)
+            or explain_limit(target, finished)
             or ssh.explain(finished.exit_code, finished.errors, target)
         )
 
@@ -169,6 +171,11 @@ def _explain_login(target: str, finished: Finished) -> str:
         return f"{target}: {_START_FILE} replaces the shell by another one, or by a program (`exec`): {_ONLY}"
     if finished.exit_code == CUT_SHORT:
         return f"{target}: {_START_FILE} reads from standard input, and so takes what is meant for the agent: {_ONLY}"
+    if finished.killed_because and BEGUN.encode() not in finished.out:
+        return (
+            f"{explain_limit(target, finished)}. The agent has not begun: the host hangs, or {_START_FILE} waits for "
+            f"something, or replaces the shell: {_ONLY}"
+        )
     # A program that cannot be found, or a Python that fails, says so itself.
     if finished.exit_code in (126, 127, 255) or finished.exit_code < 0 or _PYTHON_SAYS.search(finished.errors):
         return ""

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from fleet import PATIENCE_S, wait_until
 
+from dispatcher.base import programs as base_programs
+from dispatcher.base.programs import Finished, Program
 from dispatcher.errors import OutletError
-from dispatcher.outlets.remote.programs import Finished, Program, given
+from dispatcher.outlets.remote import programs
+from dispatcher.outlets.remote.programs import given
 
 
 def wait(program: Program) -> Finished:
@@ -43,10 +46,11 @@ def test_how_one_ends(script: str, status: int) -> None:
         assert (finished.out, finished.err) == (b"a\n", b"b\n")
 
 
-def test_megabytes_both_ways() -> None:
+def test_megabytes_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than a pipe holds, from an open file: nobody here has to feed it."""
+    monkeypatch.setattr(base_programs, "_MOST_ERROR_BYTES", 1000)
     content = os.urandom(5 << 20)
-    finished = wait(Program(["tee", "/dev/stderr"], stdin=given(content), limit_s=PATIENCE_S, most_error_bytes=1000))
+    finished = wait(Program(["tee", "/dev/stderr"], stdin=given(content), limit_s=PATIENCE_S))
     assert finished.out == content
     assert finished.err == content[:1000] + b"\n[...]\n" + content[-1000:]
 
@@ -91,8 +95,10 @@ def test_one_whose_pipes_another_process_keeps_open_has_ended(tmp_path: Path) ->
 
 
 def test_it_does_not_get_what_the_terminal_sends() -> None:
-    program = Program(["sh", "-c", "ps -o pgid=,sid= -p $$"], limit_s=PATIENCE_S)
-    group, session = (int(word) for word in wait(program).out.split())
+    words = ["sh", "-c", "ps -o pgid=,sid= -p $$"]
+    group, session = (int(word) for word in wait(Program(words, limit_s=PATIENCE_S)).out.split())
+    assert group != os.getpgrp() and session == os.getsid(0)
+    group, session = (int(word) for word in wait(programs.Program(words, limit_s=PATIENCE_S)).out.split())
     assert group == session != os.getsid(0)
 
 
@@ -104,6 +110,40 @@ def test_close_gives_it_time_to_end() -> None:
     assert finished.out == b"done\n"
 
 
+def test_what_it_has_to_clean_up_is_not_cut_short(tmp_path: Path) -> None:
+    """As by an agent, which ends what it has started."""
+    script = (
+        f"trap 'sleep 1.5; touch {tmp_path}/cleaned; exit' TERM; touch {tmp_path}/ready; while :; do sleep 0.05; done"
+    )
+    program = Program(["bash", "-c", script], limit_s=PATIENCE_S)
+    wait_until((tmp_path / "ready").exists, "it can be told")
+    program.close()
+    assert (tmp_path / "cleaned").exists()
+
+
 def test_one_that_is_not_there() -> None:
-    with pytest.raises(OutletError, match="/none/such cannot be started: No such file"):
+    with pytest.raises(FileNotFoundError):
         Program(["/none/such"], limit_s=1)
+    with pytest.raises(OutletError, match="/none/such cannot be started: No such file"):
+        programs.Program(["/none/such"], limit_s=1)
+
+
+def test_what_it_prints_is_passed_on_and_not_kept() -> None:
+    pieces: list[bytes] = []
+    finished = Program(["sh", "-c", "echo a; echo b >&2"], limit_s=PATIENCE_S, take=pieces.append).wait()
+    assert (b"".join(pieces), finished.out, finished.err) == (b"a\n", b"", b"b\n")
+
+
+def test_one_that_prints_nothing_for_too_long_is_killed() -> None:
+    script = "for i in 1 2 3 4; do sleep 0.3; echo $i; done; sleep 600"
+    finished = Program(["sh", "-c", script], limit_s=None, silent_s=1.0).wait()
+    assert finished.killed_because == "printed nothing for 1 s"
+    assert finished.out == b"1\n2\n3\n4\n"
+
+
+def test_a_kill_also_ends_what_is_left_of_its_group(tmp_path: Path) -> None:
+    program = Program(["sh", "-c", f"sleep 600 & echo $! >'{tmp_path}/pid'"], limit_s=PATIENCE_S)
+    program.wait()
+    program.kill()
+    child = int((tmp_path / "pid").read_text())
+    wait_until(lambda: is_gone(child), "its child is gone too")

@@ -19,7 +19,7 @@ from dispatcher.checkpoints.storage import is_url
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Cluster, Host, Location
 from dispatcher.outlets.base import WORKSPACE, Bundle, Request
-from dispatcher.outlets.batch.conversation import Step
+from dispatcher.outlets.batch.agent_session import Step
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.batch.scheduler import Limits, Scheduler, Where
 from dispatcher.outlets.node.setup import Gpus, NodeSetup, node_setup
@@ -61,7 +61,7 @@ def layout_there(layout: Layout, greeting: Greeting) -> Layout:
     return Layout(f"{greeting.directories[_BASE]}/{workspace_id(layout)}")
 
 
-class Landing:
+class RemoteHost:
     """What the first call finds out about a host. `problem` is why nothing can run there, empty when it can.
 
     `is_shared`: the host sees the workspace under the same path. `limits` None: not known yet. `cluster` is the host's,
@@ -91,13 +91,13 @@ class Landing:
         self.confirm: Confirm | None = None
 
     @property
-    def has_landed(self) -> bool:
+    def is_reached(self) -> bool:
         return self._there is not None
 
     @property
     def place(self) -> str:
         """Where attempts keep their checkpoints (see OutletOffer); empty before the host was reached."""
-        if not self.has_landed:
+        if not self.is_reached:
             return ""
         variables = {**self.cluster.env, **self._host.env}
         store = variables.get(PLACES["checkpoints"]) or self.cluster.checkpoints or ""

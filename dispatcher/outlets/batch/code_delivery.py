@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dispatcher.config import CodeMode, Config
 from dispatcher.errors import StorageError
 from dispatcher.outlets.base import Key
-from dispatcher.outlets.batch.landing import Landing
 from dispatcher.outlets.batch.preparing import Preparer
+from dispatcher.outlets.batch.remote_host import RemoteHost
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.shipping import Shipping
 from dispatcher.outlets.batch.tracked import Tracked
@@ -17,7 +17,7 @@ from dispatcher.outlets.node.setup import code_file
 from dispatcher.outlets.remote.connection import Connection
 
 
-class Coding:
+class CodeDelivery:
     """The code for one host. `asked`: what a person has asked for; None: what dispatcher.yaml says."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Coding:
         """Take in what was answered and begin what comes next; never waits."""
         self.shipping.work(digests)
 
-    def begin(self, landing: Landing) -> None:
+    def begin(self, remote: RemoteHost) -> None:
         """The host was reached: before anything is claimed, it is known whether there is code to be sent."""
         if self._has_begun:
             return
@@ -49,8 +49,8 @@ class Coding:
         mode = self._asked
         if mode is None:
             # Attempts run what the host sees of the workspace, unless a person asks otherwise.
-            mode = CodeMode.NONE if landing.is_shared else self._config.code
-        self.shipping.begin(mode, landing.share)
+            mode = CodeMode.NONE if remote.is_shared else self._config.code
+        self.shipping.begin(mode, remote.share)
         self.shipping.work(())
 
     def start_over(self) -> None:

@@ -15,7 +15,7 @@ _REFUSALS: Final = 3
 _LONGEST_PAUSE_S: Final = 1800.0
 
 
-class Brake:
+class SubmissionBackoff:
     """Refusals in a row, and the pause that follows from them. `problem` is why nothing is submitted, else empty."""
 
     def __init__(self, first_pause_s: float) -> None:

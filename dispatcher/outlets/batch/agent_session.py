@@ -1,4 +1,4 @@
-"""The conversation with one host: at most one call of the agent at a time, made of whatever is due at that moment."""
+"""Calls of the agent on one host: at most one at a time, made of all steps that are due at that moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Step(msgspec.Struct, frozen=True):
     take_in: Callable[[Sequence[Any]], None]
 
 
-class Conversation:
+class AgentSession:
     """Calls of the agent, one after the other. `problem` is why the last one failed, empty when it did not.
 
     `plan` gives the steps that are due; it is asked whenever a call may begin. `lost` is told that a call has failed

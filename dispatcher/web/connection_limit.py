@@ -17,7 +17,7 @@ PATIENCE_S: Final = 10.0
 Address = tuple[str, int]
 
 
-class Doors:
+class ConnectionLimit:
     """The connections of strangers, the oldest first."""
 
     def __init__(self, most: int = MOST_STRANGERS, patience_s: float = PATIENCE_S) -> None:
@@ -27,17 +27,17 @@ class Doors:
 
     def protocol(self) -> type[asyncio.Protocol]:
         """The protocol of uvicorn whose connections pass here."""
-        doors = self
+        connection_limit = self
 
         class Passing(H11Protocol):
             def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
                 super().connection_made(transport)
                 if self.client is not None:
-                    doors._opened(self.client, transport)
+                    connection_limit._opened(self.client, transport)
 
             def connection_lost(self, exc: Exception | None) -> None:
                 if self.client is not None:
-                    doors.let_in(self.client)
+                    connection_limit.let_in(self.client)
                 super().connection_lost(exc)
 
         return Passing

@@ -54,7 +54,6 @@ class PodReport:
         return {
             **self.offered(),
             "stopped": self._why_no_claims(),
-            "blocked": self._participants.claims.blocked(),
             "slots": self._shown_slots,
             "pending": self._attempts.pending(),
             "notes": [*(note for one in self._participants.all for note in one.notes()), *warnings],

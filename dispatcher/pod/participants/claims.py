@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -137,9 +137,8 @@ class Claims(Participant):
     def notes(self) -> list[str]:
         return self._fence.notes()
 
-    def blocked(self) -> dict[str, str]:
-        """Why jobs are blocked, for the pod's file."""
-        return self._fence.shown()
+    def offered(self) -> dict[str, Any]:
+        return {"blocked": self._fence.blocked}
 
     def close(self) -> None:
         """Record what the last attempts ran from."""

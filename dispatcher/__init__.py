@@ -73,7 +73,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     notify/                 telling people: which notices are due, who sends them, what became of them
     pod/                    the loop: claim, reconcile, recover, register; it knows no outlet by name
     doctor/                 checks of hosts, filesystems and locks
-    query/ api submitting  snapshots, tables, changes that people ask for, new jobs; the Python API
+    query/ api submitting   snapshots, and what is asked of them as tables; changes that people ask for, new jobs; the
+                            Python API
     tuning/                 adaptive sweeps: what is tried next, from what was found
     cleaning/               what old attempts have left: found, and removed when asked
     cli/                    the commands: parse, call, print
@@ -131,8 +132,9 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     runtime/registry.py: _SHIPPED; a lab's own class: jobs/ of its workspace
     a check of `doctor`             a function in doctor/host_checks.py or workspace_checks.py, and its line in
                                     doctor/checks.py: CHECKS; with two hosts: doctor/two_hosts.py: PROOFS
-    a view of the page              a class in web/static/views/ with show, changed, draw and leave, and its line in
-                                    web/static/main.js: VIEWS; it draws with dom.js, which never parses data as HTML
+    a view of the page              a function in query/, its route in web/app.py, a class in web/static/views/ with
+                                    show, changed, draw and leave, and its line in web/static/main.js: VIEWS; it draws
+                                    with dom.js, which never parses data as HTML
     a command                       a module in cli/, listed in cli/main.py: _COMMANDS; what it does: api.py and query/
     a public name                   tests/test_public_names.py lists them all
     a key, an option, a command     its row in docs/ as well; tests/test_docs.py says which page lacks it

@@ -20,24 +20,18 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.base import files
 from dispatcher.base.users import owner_by, user_at_host
-from dispatcher.base.values import BadValueError, shown, text_of
+from dispatcher.base.values import text_of
 from dispatcher.config import Config, load_config, load_readable
-from dispatcher.errors import ConfigError, DispatcherError, StateError, StorageError, UsageError, nearest
+from dispatcher.errors import ConfigError, StorageError, UsageError
 from dispatcher.matrix import condition
-from dispatcher.matrix.entry import READERS
-from dispatcher.query import changes
 from dispatcher.query.overview import Overview, overview
-from dispatcher.query.scope import check_scope
 from dispatcher.query.selection import parse_states, select
 from dispatcher.query.snapshot import PodStatus, Snapshot
 from dispatcher.query.snapshot_reader import SnapshotReader
-from dispatcher.query.waiting import reasons
-from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Cleared, NoticesCleared, Paused, Unpaused
+from dispatcher.query.waiting import queue
 from dispatcher.run_state.known_jobs import ManifestJobs
-from dispatcher.run_state.states import IN_FLIGHT, MARKABLE, WAITING, Record, State
+from dispatcher.run_state.states import MARKABLE, Record, State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import Layout, find_workspace, usable_layout
 
@@ -48,12 +42,12 @@ if TYPE_CHECKING:
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
     from dispatcher.notify.process import Outcome
+    from dispatcher.query.changes import Changes, Plan
     from dispatcher.query.metrics import Metrics
     from dispatcher.query.results.rows import Results
     from dispatcher.query.usage.ledger import Usage
     from dispatcher.run_state.journal import Line
 
-Changes = changes.Changes
 # `{"lang": "spa*", "seed": 42}`, or as after --where: `["lang=spa*", "seed!=42"]`. All conditions must hold.
 Where = Mapping[str, object] | Sequence[str] | condition.Where
 # The users whose jobs are meant, as after --user: `"ada"`, `"ada,bob"`, `["ada", "bob"]`; none: anybody's.
@@ -141,12 +135,7 @@ class Workspace:
 
     def queue(self) -> list[tuple[str, str]]:
         """The queued jobs in the order in which they are claimed, each with the reason why it waits."""
-        snapshot = self.snapshot()
-        queued = [job for job, record in snapshot.records.items() if record.state is State.QUEUED]
-        order = {job: number for number, job in enumerate(snapshot.entries)}
-        queued.sort(key=lambda job: (-snapshot.priority(job), order.get(job, len(order)), job))
-        waiting = reasons(snapshot)
-        return [(job, waiting.why(job).text) for job in queued]
+        return queue(self.snapshot())
 
     def results(
         self, *, states: Iterable[str] = (), where: Where = (), user: Users = (), every_job: bool = False
@@ -207,16 +196,9 @@ class Workspace:
         Added up by the keys `by`: those of jobs, and `pod`, `host`, `user`, `outlet`, `day` (local time, with `utc`
         that of UTC). With `where`, only attempts of these jobs count, and no idle slots.
         """
-        from dispatcher.base.times import Clock, days_between
-        from dispatcher.query.usage.ledger import DAY
         from dispatcher.query.usage.reading import read_usage
-        from dispatcher.query.usage.sweep import Window
 
-        snapshot = self.snapshot()
-        until_s = snapshot.now_s if until_s is None else min(until_s, snapshot.now_s)
-        days = days_between(since_s, until_s, Clock(snapshot.now_s, utc)) if DAY in by else ()
-        window = Window(since_s, until_s, tuple(days))
-        return read_usage(self.readable_config, snapshot, window, by, _parsed(where, user))
+        return read_usage(self.readable_config, self.snapshot(), (since_s, until_s), by, _parsed(where, user), utc=utc)
 
     def clean(
         self,
@@ -279,64 +261,31 @@ class Workspace:
         changed: bool = False,
         no_result: bool = False,
         downstream: bool = False,
-    ) -> changes.Plan:
+    ) -> Plan:
         """The jobs to which `requeue`, `hold`, `cancel` or `mark` would apply. Changes nothing.
 
         `state` is the requested state (queued, held, abandoned, done, failed). `changed`, `no_result` and `downstream`:
         see `requeue`.
         """
-        if not (names or states or where or user or changed or no_result):
-            more = "; --downstream adds those that need them" if downstream else ""
-            also = ", --changed, --no-result" if state is State.QUEUED else ""
-            raise UsageError(
-                f"name the jobs: ids, globs such as 'fft_*'{also}, --state, --user or --where key=value{more}"
-            )
+        from dispatcher.query import changes
+
         filters = list(states), _parsed(where, user)
         return changes.plan(
             self.snapshot(), state, names, *filters, changed=changed, no_result=no_result, downstream=downstream
         )
 
-    def apply(self, plan: changes.Plan, *, force: bool = False) -> Changes:
+    def apply(self, plan: Plan, *, force: bool = False) -> Changes:
         """Apply a plan to every job for which it is still possible. `force`: see `cancel`."""
-        outcome = Changes({}, {}, {}, tuple(plan.left_alone))
-        copy, problem = self._code_copy(plan)
-        killed_at = self._killed_at(job for job, seen in plan.jobs.items() if force and seen.force)
-        with self.transaction() as tx:
-            for job, seen in plan.jobs.items():
-                decision = changes.decide(plan.state, seen, tx.record(job), force=force)
-                if decision.refused:
-                    outcome.refused[job] = decision.refused
-                elif decision.event is None:
-                    record = tx.record(job)
-                    outcome.unchanged[job] = f"already {record.state if record else State.QUEUED}"
-                elif problem and changes.takes_copy(plan, job, decision):
-                    outcome.refused[job] = problem
-                else:
-                    has_copy = copy and changes.takes_copy(plan, job, decision)
-                    more = Change(snapshot=copy) if has_copy else Change()
-                    tx.change(job, decision.event, decision.change | more)
-                    outcome.changed[job] = changes.what_happened(decision.event, seen, killed_at.get(job))
-        return outcome
+        from dispatcher.query import applying
 
-    def _killed_at(self, jobs: Iterable[str]) -> dict[str, str]:
-        """When the kill of each of these jobs was first requested; the journal has it."""
-        from dispatcher.run_state import journal
-
-        wanted = set(jobs)
-        found: dict[str, str] = {}
-        for line in journal.history(self.layout, wanted) if wanted else ():
-            if line.job is not None and line.set.get("force"):
-                found.setdefault(line.job, line.at)
-            elif line.job is not None and line.set.get("attempt"):
-                found.pop(line.job, None)
-        return found
+        return applying.apply(self.layout, self.transaction, plan, force=force)
 
     def plan_update(
         self, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = ()
-    ) -> changes.Plan:
+    ) -> Plan:
         """The jobs to which `update` would apply. Changes nothing."""
-        if not (names or states or where or user):
-            raise UsageError("name the jobs: ids, globs such as 'fft_*', --state, --user or --where key=value")
+        from dispatcher.query import changes
+
         return changes.plan_update(self.snapshot(), names, list(states), _parsed(where, user))
 
     def update(
@@ -355,43 +304,11 @@ class Workspace:
         plan = self.plan_update(names, states=states, where=where, user=user)
         return self.apply_update(plan, priority=priority, time_limit=time_limit)
 
-    def apply_update(
-        self, plan: changes.Plan, *, priority: int | None = None, time_limit: str | None = None
-    ) -> Changes:
+    def apply_update(self, plan: Plan, *, priority: int | None = None, time_limit: str | None = None) -> Changes:
         """As `update`, for the jobs of a plan. Raises UsageError for a value that cannot be used."""
-        if priority is None and time_limit is None:
-            raise UsageError("what is to change? --priority N or --time-limit TIME")
-        given: dict[str, Any] = {"priority": priority, "time_limit": time_limit}
-        for key, value in given.items():
-            try:
-                _ = value is None or READERS[key][1](value)
-            except BadValueError as error:
-                raise UsageError(f"{key} = {shown(value)}: {error}") from None
-        asked = Change(**{key: value for key, value in given.items() if value is not None})
-        outcome = Changes({}, {}, {}, tuple(plan.left_alone))
-        with self.transaction() as tx:
-            for job in plan.jobs:
-                record = tx.record(job)
-                decision = changes.decide_update(asked, record)
-                words = changes.what_changed(asked, record)
-                if decision.event is None:
-                    outcome.unchanged[job] = f"already {words}"
-                else:
-                    tx.change(job, decision.event, decision.change)
-                    outcome.changed[job] = words
-        return outcome
+        from dispatcher.query import applying
 
-    def _code_copy(self, plan: changes.Plan) -> tuple[str, str]:
-        """The copy of the code for the jobs of the plan that are queued again, or why there can be none."""
-        decisions = ((job, changes.decide(plan.state, seen, seen)) for job, seen in plan.jobs.items())
-        if not any(changes.takes_copy(plan, job, decision) for job, decision in decisions):
-            return "", ""
-        from dispatcher.outlets.code import copies
-
-        try:
-            return copies.take(self.layout).label, ""
-        except DispatcherError as error:
-            return "", f"no copy of the code (snapshot): {error}"
+        return applying.apply_update(self.transaction, plan, applying.update_of(priority, time_limit))
 
     def requeue(
         self,
@@ -450,15 +367,13 @@ class Workspace:
         A job that is still in a manifest is queued and run again; one that was submitted without a manifest is not.
         Raises StateError when one of the jobs is submitted or running; nothing is deleted then.
         """
+        from dispatcher.query import applying
+
         if not names:
             raise UsageError("name the jobs to delete: ids, or globs such as 'fft_*'")
         jobs = select(self.snapshot(), names)
         with self.transaction() as tx:
-            known = [job for job in jobs if tx.record(job) is not None]
-            refuse_in_flight({job: record for job in known if (record := tx.record(job))})
-            for job in known:
-                tx.delete(job)
-        return known
+            return applying.delete(tx, jobs)
 
     def pause(self, scope: str, why: str = "") -> None:
         """Stop claiming within a scope: a method, some of its values (`fft:lr=1.0`), `gpu:HOST:N` or `host:HOST`.
@@ -467,33 +382,26 @@ class Workspace:
         `why` is shown by `status`, with the name under which the change is recorded. Raises UsageError when the scope
         is unknown or paused already.
         """
+        from dispatcher.query import applying
+        from dispatcher.query.scope import check_scope
+
         values = check_scope(scope, self.snapshot(), self.readable_config)
         with self.transaction() as tx:
-            paused = self.store.fold.pauses.get(scope)
-            if paused is not None:
-                raise UsageError(f"{scope} is already paused: {paused.why}")
-            tx.note(Paused(scope=scope, why=f"{why or 'no reason given'} (by {self.store.by})", values=values))
+            applying.pause(tx, self.store.fold, scope, f"{why or 'no reason given'} (by {self.store.by})", values)
 
     def unpause(self, scope: str) -> None:
         """Continue claiming within a paused scope. Raises UsageError when it is not paused."""
+        from dispatcher.query import applying
+
         with self.transaction() as tx:
-            pauses = self.store.fold.pauses
-            if scope not in pauses:
-                raise UsageError(f"{scope} is not paused" + (nearest(scope, pauses) if pauses else "; nothing is"))
-            tx.note(Unpaused(scope=scope))
+            applying.unpause(tx, self.store.fold, scope)
 
     def clear_refused(self, jobs: Iterable[str] = ()) -> list[str]:
         """Clear refused hand edits of these jobs or of all, and return the jobs (`""`: the file as a whole)."""
+        from dispatcher.query import applying
+
         with self.transaction() as tx:
-            known = self.store.fold.refusals
-            wanted = list(jobs)
-            for job in wanted:
-                if job not in known:
-                    raise UsageError(f"{job} has no refused hand edit" + (nearest(job, known) if known else ""))
-            cleared = wanted or list(known)
-            for job in cleared:
-                tx.note(Cleared(), job=job or None)
-        return cleared
+            return applying.clear_refused(tx, self.store.fold, list(jobs))
 
     def notices(self) -> list[dict[str, Any]]:
         """Who was told what, oldest first, then what is still to be told. Keys: see query/notices.py."""
@@ -504,14 +412,10 @@ class Workspace:
 
     def clear_notices(self) -> list[int]:
         """Dismiss notices that failed for good, and those of which nobody knows whether they arrived; their numbers."""
-        from dispatcher.query.notices import as_known
+        from dispatcher.query import applying
 
         with self.transaction() as tx:
-            known = as_known(self.store.fold.notices, time.time())
-            numbers = [notice.number for notice in known if notice.wants_attention]
-            if numbers:
-                tx.note(NoticesCleared(notices=tuple(numbers)))
-        return numbers
+            return applying.clear_notices(tx, self.store.fold, time.time())
 
     def tell(self) -> list[dict[str, Any]]:
         """Send the notices that are due now, without a pod, and wait for that; they are rows as `notices` has them.
@@ -535,23 +439,15 @@ class Workspace:
 
     def drain(self, pod: str) -> None:
         """Let a pod on any host finish its jobs, claim no more and end. Raises UsageError when there is no such pod."""
-        path = self._drain_file(pod)
-        with files.shared_umask(self.layout.root), files.storing("asking the pod to drain with", path):
-            files.replace_file(path, f"{self.store.by}\n".encode(), durable=False)
+        from dispatcher.query import applying
+
+        applying.drain(self.layout, pod, self.store.by)
 
     def undrain(self, pod: str) -> None:
         """Let a draining pod claim again. Raises UsageError when there is no such pod."""
-        path = self._drain_file(pod)
-        with files.storing("letting the pod claim again by removing", path):
-            path.unlink(missing_ok=True)
+        from dispatcher.query import applying
 
-    def _drain_file(self, pod: str) -> Path:
-        from dispatcher.run_state import liveness
-
-        known = liveness.pod_names(self.layout)
-        if pod not in known:
-            raise UsageError(f"there is no pod {pod!r}" + (nearest(pod, known) if known else ": no pod has run here"))
-        return self.layout.pod_drain(pod)
+        applying.undrain(self.layout, pod)
 
     def add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest:
         """Append entries (as in matrix.json) to the default or another manifest, and return the new manifest.
@@ -559,17 +455,11 @@ class Workspace:
         Running dispatchers notice within their poll interval. Raises ManifestError with all faults; nothing is written
         then.
         """
-        from dispatcher.matrix.entry import OWNER
-        from dispatcher.matrix.manifest import load_manifest, write_manifest
+        from dispatcher.matrix.manifest import append_entries
 
         path: Path = self.layout.root / (manifest or self.config.matrix)
         self.store.refresh()
-        known = self.store.records.keys()
-        old = load_manifest(path, known).entries.values() if path.exists() else ()
-        mine = {OWNER: owner_by(self.store.by)}
-        # Who adds to a manifest owns its file from then on, and its other jobs stay whose they are.
-        new = [{**entry, **mine} if entry.get(OWNER) is None else entry for entry in entries]
-        return write_manifest(path, [*(entry.document() for entry in old), *new], known)
+        return append_entries(path, entries, self.store.records.keys(), owner_by(self.store.by))
 
     def attempts(self, job: str) -> list[dict[str, Any]]:
         """One row per attempt that has a directory, oldest first. `exit_code` is None until it has ended.
@@ -612,26 +502,11 @@ class Workspace:
         unless a person does something: they are held, need a job that has failed, their method is paused, or they run
         and no pod is alive that would notice the end. A queued job for which no pod is running yet is waited for.
         """
-        from dispatcher.query.ends import wait_for_ends
+        from dispatcher.query.ends import stuck, wait_for_ends
 
         snapshot = self.snapshot()
         named = select(snapshot, _listed(jobs)) if jobs else []
-        return wait_for_ends(self.store, named, snapshot.unqueued, timeout_s, self._stuck)
-
-    def _stuck(self, jobs: Collection[str]) -> dict[str, str]:
-        """Which of these jobs will not end unless a person does something, and why."""
-        snapshot = self.snapshot()
-        waiting, is_looked_after = reasons(snapshot), any(pod.is_alive for pod in snapshot.pods)
-        found = {}
-        for job in jobs:
-            record = snapshot.records.get(job)
-            if record is None:
-                found[job] = "deleted"
-            elif record.state in WAITING and (why := waiting.why(job)).needs_person:
-                found[job] = why.text
-            elif record.state in IN_FLIGHT and not (is_looked_after or record.external):
-                found[job] = f"{record.state}, and no pod is alive: start one, or `dispatcher poll`"
-        return found
+        return wait_for_ends(self.store, named, snapshot.unqueued, timeout_s, lambda left: stuck(self.snapshot(), left))
 
     def wait_until_running(self, job: str, *, timeout_s: float | None = None) -> Record:
         """Wait until the job runs; its record, whose `host` says where.
@@ -675,19 +550,6 @@ class Workspace:
             self._warn(text)
         finally:
             projector.close()
-
-
-def refuse_in_flight(records: Mapping[str, Record]) -> None:
-    """Raise StateError if one of the jobs is submitted or running: its record cannot be deleted."""
-    busy = [job for job, record in records.items() if record.state in IN_FLIGHT]
-    external = [job for job in busy if records[job].external]
-    if external:
-        raise StateError(
-            f"{', '.join(external[:3])}: running externally; when it has ended, record how first "
-            f"(`dispatcher mark failed {external[0]}`)"
-        )
-    if busy:
-        raise StateError(f"{', '.join(busy[:3])}: running; cancel it first (`dispatcher cancel {busy[0]}`)")
 
 
 def _listed(names: str | Iterable[str]) -> list[str]:

@@ -29,8 +29,8 @@ class DispatcherError(Exception)
 class Workspace
 Workspace.__init__(self, root: str | os.PathLike[str] | None = None, *, by: str | None = None, warn: Callable[[str], object] | None = None) -> None
 Workspace.add(self, entries: Iterable[Mapping[str, Any]], manifest: str | os.PathLike[str] | None = None) -> Manifest
-Workspace.apply(self, plan: changes.Plan, *, force: bool = False) -> Changes
-Workspace.apply_update(self, plan: changes.Plan, *, priority: int | None = None, time_limit: str | None = None) -> Changes
+Workspace.apply(self, plan: Plan, *, force: bool = False) -> Changes
+Workspace.apply_update(self, plan: Plan, *, priority: int | None = None, time_limit: str | None = None) -> Changes
 Workspace.attempts(self, job: str) -> list[dict[str, Any]]
 Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = (), force: bool = False) -> Changes
 Workspace.clean(self, names: Sequence[str] = (), *, what: Collection[str] = ('attempts', 'blobs'), where: Where = (), keep: int | None = None, older_than_s: float = 0.0, periodic: bool = False, remove: bool = False, on_job: Callable[[int], None] | None = None) -> Removable
@@ -47,8 +47,8 @@ Workspace.mark(self, state: State | str, *names: str, states: Iterable[str] = ()
 Workspace.metrics(self, jobs: str | Iterable[str] = (), *, names: str | Iterable[str] = (), states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Metrics
 Workspace.notices(self) -> list[dict[str, Any]]
 Workspace.pause(self, scope: str, why: str = '') -> None
-Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False, no_result: bool = False, downstream: bool = False) -> changes.Plan
-Workspace.plan_update(self, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> changes.Plan
+Workspace.plan(self, state: State, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = (), changed: bool = False, no_result: bool = False, downstream: bool = False) -> Plan
+Workspace.plan_update(self, names: Sequence[str], *, states: Iterable[str] = (), where: Where = (), user: Users = ()) -> Plan
 Workspace.pods(self) -> list[PodStatus]
 Workspace.queue(self) -> list[tuple[str, str]]
 Workspace.readable_config

@@ -15,7 +15,6 @@ import functools
 import os
 import re
 import signal
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -36,7 +35,7 @@ def host_name() -> str:
 
     It is written into files, so bytes that are not UTF-8 become `\xff`.
     """
-    return readable(os.environ.get("DISPATCHER_HOST") or socket.gethostname())
+    return readable(os.environ.get("DISPATCHER_HOST") or os.uname().nodename)
 
 
 @functools.cache

@@ -23,6 +23,7 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.base import files
+from dispatcher.base.lazy import pattern
 from dispatcher.base.messages import bytes_text
 from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import nearest
@@ -33,7 +34,7 @@ ATTEMPT_DIR: Final = "{attempt_dir}"
 _LONGEST_SENT: Final = 1 << 20
 _RESULTS: Final = (".json", ".jsonl", ".csv")
 _METRICS: Final = (".jsonl", ".csv")
-_NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf|infinity)", re.I)
+_NUMBER: Final = pattern(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?|[-+]?(?:nan|inf|infinity)", re.I)
 # Files of the attempt that others write and read, but for those that have this very content.
 _TAKEN: Final = frozenset(
     value for name, value in vars(contract).items() if name.endswith("_FILE")

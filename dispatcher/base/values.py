@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from dispatcher.base.lazy import pattern
 from dispatcher.base.variables import SETTABLE
 from dispatcher.errors import nearest
 
@@ -28,18 +29,18 @@ RESOURCE_WORDS: Final = ("chip", "min_chips", "cpus", "memory", "nodes")
 # What becomes of a job whose checkpoint the next outlet cannot see: it waits for an outlet that can, or starts anew.
 _ON_MOVE: Final = ("stay", "restart")
 
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_NAME = pattern(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 # What lists and filters read as something else, and what would break a line, is in no name.
-_USER = re.compile(r"\w[\w.\\@+$-]{0,199}")
-_NUMBERED_REASON = re.compile(r"(exit|signal) [0-9]{1,3}")
-_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MEMORY = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)\s?(?P<unit>[KMGT])(i?B)?", re.ASCII)
-_LOWER_CASE = re.compile(r"(?P<amount>[0-9]+(\.[0-9]+)?)\s?(?P<unit>[kmgt])(i?b)?", re.ASCII | re.IGNORECASE)
+_USER = pattern(r"\w[\w.\\@+$-]{0,199}")
+_NUMBERED_REASON = pattern(r"(exit|signal) [0-9]{1,3}")
+_ENV_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]*")
+_MEMORY = pattern(r"(?P<amount>[0-9]+(\.[0-9]+)?)\s?(?P<unit>[KMGT])(i?B)?", re.ASCII)
+_LOWER_CASE = pattern(r"(?P<amount>[0-9]+(\.[0-9]+)?)\s?(?P<unit>[kmgt])(i?b)?", re.ASCII | re.IGNORECASE)
 _MEMORY_KIB: Final = {"K": 1, "M": 2**10, "G": 2**20, "T": 2**30}
-_CLOCK = re.compile(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)", re.ASCII)
-_DAYS_CLOCK = re.compile(r"(?P<d>\d{1,4})-(?P<h>\d{1,2})(?::(?P<m>[0-5]?\d))?", re.ASCII)
-_UNITS = re.compile(r"(?:\d{1,30}(?:\.\d{1,9})?\s*[dhms]\s*)+", re.ASCII)
-_UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])", re.ASCII)
+_CLOCK = pattern(r"(?:(?P<d>\d{1,4})-)?(?P<h>\d{1,4}):(?P<m>[0-5]?\d):(?P<s>[0-5]?\d)", re.ASCII)
+_DAYS_CLOCK = pattern(r"(?P<d>\d{1,4})-(?P<h>\d{1,2})(?::(?P<m>[0-5]?\d))?", re.ASCII)
+_UNITS = pattern(r"(?:\d{1,30}(?:\.\d{1,9})?\s*[dhms]\s*)+", re.ASCII)
+_UNIT = pattern(r"(\d+(?:\.\d+)?)\s*([dhms])", re.ASCII)
 _SECONDS: Final = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _LONGEST_S: Final = 3650 * 86400
 # Of anything that is counted: no more than a person can mean.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
+from dispatcher.base.lazy import pattern
 from dispatcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ SET_ASIDE: Final = "set-aside"
 OLD: Final = ".old-"
 
 _OBJECT_STORES: Final = ("s3", "gs", "az")
-_PART: Final = re.compile(r"[A-Za-z0-9_=@+][A-Za-z0-9_.=@+-]*")
+_PART: Final = pattern(r"[A-Za-z0-9_=@+][A-Za-z0-9_.=@+-]*")
 
 # Called with None right before a commit, and with the manifest of an existing checkpoint of that name; raises when this
 # run may not commit, or may not replace that checkpoint.

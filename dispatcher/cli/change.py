@@ -182,7 +182,7 @@ def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
     A job that is still in a manifest is queued and run again; a submitted one is not. To stop a job from running, use
     cancel.
     """
-    from dispatcher.api import refuse_in_flight
+    from dispatcher.query.applying import refuse_in_flight
     from dispatcher.query.selection import select
 
     workspace = open_workspace()

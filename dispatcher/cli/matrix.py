@@ -178,7 +178,7 @@ def _check_manifest(config: Config, path: Path, submitted: tuple[Entry, ...], fi
 def show(manifest: Path | None, where: Where, as_json: bool) -> None:
     """Show the jobs of MANIFEST with the parameters in which they differ."""
     config = load_config(layout())
-    from dispatcher.query.selection import check_users
+    from dispatcher.query.values import check_users
 
     loaded = load_manifest(manifest or config.matrix, known_ids(config.layout))
     check_users(where, lambda: {entry.user for entry in loaded.entries.values() if entry.user is not None})

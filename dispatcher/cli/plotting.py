@@ -41,8 +41,9 @@ def plot(
 def _table(
     found: Results, path: str, kind: str, keys: tuple[Sequence[str], Sequence[str]], values: Sequence[str]
 ) -> tuple[int, int]:
+    from dispatcher.query.numbers import finite_number
+    from dispatcher.query.pivot import cells
     from dispatcher.query.plots.tables import draw_bars, draw_heatmap
-    from dispatcher.query.results.pivot import cells, finite_number
 
     rows, cols = keys
     placed = found.placed([*rows, *cols])
@@ -54,9 +55,9 @@ def _table(
 
 
 def _curves(workspace: Workspace, found: Results, path: str, keys: Sequence[str], metric: str) -> tuple[int, int]:
+    from dispatcher.query.curves import mean_curves
+    from dispatcher.query.pivot import check_key, group_keys
     from dispatcher.query.plots.curves import draw_curves
-    from dispatcher.query.plots.mean_curves import mean_curves
-    from dispatcher.query.results.pivot import check_key, group_keys
 
     for key in keys:
         check_key(found, key)

@@ -180,7 +180,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     def first(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """The rows that are asked for, in their order."""
-        from dispatcher.query.results.sorting import sort_rows
+        from dispatcher.query.sorting import sort_rows
 
         columns = {name for row in rows for name in row}
         keys = split_names(self.sort, columns | {f"-{name}" for name in columns})
@@ -191,7 +191,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _show_table(found: Results, asked: _Asked) -> None:
-    from dispatcher.query.results.pivot import Spread, expanded, pivot, without_value
+    from dispatcher.query.numbers import Spread
+    from dispatcher.query.pivot import expanded, pivot, without_value
 
     rows = asked.by or asked.rows
     placed = found.placed([*rows, *asked.cols])

@@ -180,12 +180,10 @@ def _lines(
 
 def _pivot(snapshot: Snapshot, request: Request) -> str:
     from dispatcher.cli.fitting import Narrowing
-    from dispatcher.query.pivot import states_by
-    from dispatcher.query.selection import check_keys
+    from dispatcher.query.groups import states_by
 
     if "state" in request.by:
         raise UsageError("--by state: states are the columns already; use keys of the jobs, such as lang,method")
-    check_keys(snapshot, request.by)
     rows = states_by(snapshot, request.by)
     if request.style not in ("json", "csv"):
         rows = [{**row, **{key: row[key] or "-" for key in request.by}} for row in rows]

@@ -119,7 +119,7 @@ def _shown(tables: Sequence[Table], limits: Sequence[int]) -> list[str]:
 
 def counts_lines(snapshot: Snapshot, width: int | None) -> list[str]:
     """`1200 jobs: queued 443, running 30`."""
-    from dispatcher.query.pivot import count_states
+    from dispatcher.query.groups import count_states
     from dispatcher.run_state.states import MARKABLE
 
     counts = {state: count for state, count in count_states(snapshot).items() if count}

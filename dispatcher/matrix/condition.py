@@ -48,8 +48,7 @@ def holds(expected: object, value: object) -> bool:
         return any(holds(one, value) for one in expected)
     if isinstance(expected, str):
         return isinstance(value, str) and fnmatch.fnmatchcase(value, expected)
-    # true is not 1: a flag and a number are different parameters.
-    return value == expected and isinstance(value, bool) == isinstance(expected, bool)
+    return identity(value) == identity(expected)
 
 
 def _bound_holds(word: str, bound: Any, value: object) -> bool:

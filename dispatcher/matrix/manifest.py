@@ -19,7 +19,7 @@ from dispatcher.base.values import shown
 from dispatcher.errors import ManifestError, StorageError
 from dispatcher.matrix import strict_json
 from dispatcher.matrix.entries import Entries
-from dispatcher.matrix.entry import Entry, read_entry
+from dispatcher.matrix.entry import OWNER, Entry, read_entry
 from dispatcher.matrix.needs import Needs, find_cycles
 
 
@@ -278,6 +278,16 @@ def write_manifest(
         check(manifest)
     _replace(Path(os.path.realpath(path)), data)
     return manifest
+
+
+def append_entries(
+    path: Path, entries: Iterable[Mapping[str, Any]], known_ids: Collection[str], owner: str | None
+) -> Manifest:
+    """Write the manifest with these entries after its own; those without a user get `owner`. See write_manifest."""
+    old = load_manifest(path, known_ids).entries.values() if path.exists() else ()
+    # Who adds to a manifest owns its file from then on, and its other jobs stay whose they are.
+    new = [{**entry, OWNER: owner} if entry.get(OWNER) is None else entry for entry in entries]
+    return write_manifest(path, [*(entry.document() for entry in old), *new], known_ids)
 
 
 def _unwritable(document: Any) -> str:

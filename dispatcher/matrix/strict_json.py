@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from dispatcher.base.lazy import pattern
 from dispatcher.base.values import shown
 
 # Deeper than any parameter needs. With this bound, functions on decoded values may recurse.
@@ -23,8 +24,8 @@ _DEEPEST = 64
 # How many members of a list or object are decoded at once.
 _AT_ONCE = 500
 _split = msgspec.json.Decoder(list[msgspec.Raw] | dict[str, msgspec.Raw]).decode
-_CONSTANT = re.compile(r"-?(NaN|Infinity|inf|nan)\b")
-_HALF_PAIR = re.compile(r"[\ud800-\udfff]")
+_CONSTANT = pattern(r"-?(NaN|Infinity|inf|nan)\b")
+_HALF_PAIR = pattern(r"[\ud800-\udfff]")
 
 
 def decode(data: bytes) -> tuple[Any, list[str]]:

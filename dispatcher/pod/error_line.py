@@ -11,16 +11,18 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from dispatcher.base.lazy import pattern
+
 _LINES: Final = 50
 _WIDTH: Final = 300
 _TRACEBACK: Final = "Traceback (most recent call last):"
 # `error: 0.21` and `MeanSquaredError=0.2` are metrics.
 _NO_METRIC: Final = r"(?!s?\s*[:=]?\s*[-+]?\d*\.\d)"
 # Spelled as Python, compilers and command-line tools spell errors.
-_STRONG: Final = re.compile(
+_STRONG: Final = pattern(
     rf"\b[\w.]*(?:Error|Exception|Interrupt)\b{_NO_METRIC}|\b(?:[Ee]rror|ERROR|[Ff]atal|FATAL|[Pp]anic):{_NO_METRIC}"
 )
-_WEAK: Final = re.compile(
+_WEAK: Final = pattern(
     rf"\b(?:error|fatal|panic(?:ked)?|failed|failure|aborted|segmentation fault|core dumped|bus error|terminate called"
     rf"|RESOURCE_EXHAUSTED|out of memory|std::bad_alloc|no space left|command not found|no such file or directory"
     rf"|permission denied|cannot (?:open|execute|find|allocate|load)|undefined symbol|killed)\b{_NO_METRIC}",
@@ -28,26 +30,26 @@ _WEAK: Final = re.compile(
 )
 # What `dispatcher job run` prints of an error that needs no traceback, such as that of a setting; not what a wrapper or
 # a node tells of itself.
-_OWN: Final = re.compile(r"^dispatcher: (?!warning: |note: )")
-_OWN_NOTE: Final = re.compile(r"^dispatcher: (?:warning|note): ")
+_OWN: Final = pattern(r"^dispatcher: (?!warning: |note: )")
+_OWN_NOTE: Final = pattern(r"^dispatcher: (?:warning|note): ")
 # bash adds a second line to its message about what it cannot start, which has no cause: `bash: line 1: x: Success`.
-_ECHO: Final = re.compile(r": Success$")
+_ECHO: Final = pattern(r": Success$")
 # The first end that a launcher of several processes tells of: srun, pbs_nodes.sh and volcano_nodes.sh.
-_FIRST_END: Final = re.compile(
+_FIRST_END: Final = pattern(
     r"^(?:srun: error: \S+: tasks? [\d,-]+: |dispatcher: error: (?!setup:)(?:pod \d+|\S+): exit status \d+$)"
 )
 # SLURM tells every process that it ends so, whatever the cause was; with one it says `DUE TO`.
-_ENDED_BY_SLURM: Final = re.compile(r"^slurmstepd\S*: error: \*\*\* (?:STEP|JOB) .* CANCELLED AT \S+ \*\*\*$")
-_NO_ERROR: Final = re.compile(r"\b(?:no|without|0) (?:errors?|failures?)\b", re.I)
+_ENDED_BY_SLURM: Final = pattern(r"^slurmstepd\S*: error: \*\*\* (?:STEP|JOB) .* CANCELLED AT \S+ \*\*\*$")
+_NO_ERROR: Final = pattern(r"\b(?:no|without|0) (?:errors?|failures?)\b", re.I)
 # tqdm's bars, and lines that begin with progress: `step 120/1000 loss 2.3`, `[12/300]`, `Epoch 3: ...`.
-_PROGRESS: Final = re.compile(
+_PROGRESS: Final = pattern(
     r"\d%\||\d\s?(?:it|steps?|samples|tokens|ex)/s\b|\ds/it\b"
     r"|^\W*(?:(?:train|eval|val|valid|validation|test)\w*\W+)?(?:global_)?(?:step|epoch|iter|iteration|batch|update)s?\b\W*\d"
     r"|^\W*\d+\s*/\s*\d+\b|^\W*\d+(?:\.\d+)?\s?%",
     re.I,
 )
 # A job in a Python that could not be asked beforehand, such as that of a container.
-_NO_PACKAGE: Final = re.compile(r"No module named 'dispatcher'\)?$")
+_NO_PACKAGE: Final = pattern(r"No module named 'dispatcher'\)?$")
 _INSTALL: Final = "; install the package dispatcher into the Python that runs the job"
 
 

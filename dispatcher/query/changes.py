@@ -9,6 +9,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base.times import Clock, ago, parse_time
+from dispatcher.errors import UsageError
 from dispatcher.matrix.condition import Where
 from dispatcher.outlets.local import NAME as LOCAL
 from dispatcher.query.ran import is_unknown
@@ -34,6 +35,7 @@ BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
 # The states of jobs that `--downstream` runs again: the others wait for what they need, or were given up.
 _MADE: Final = frozenset({State.DONE, State.FAILED})
 
+_FILTERS: Final = "--state, --user or --where key=value"
 # What a request does to a job that runs: a pod has to end it. More may follow this text.
 STOP_REQUESTED: Final = "stop requested"
 
@@ -88,6 +90,10 @@ def plan(
     done again. `no_result`: only done jobs whose results are lost, or not where their methods say. `downstream`: also
     the jobs that need the selected ones, directly or through others, if they have ended.
     """
+    if not (names or states or where or changed or no_result):
+        more = "; --downstream adds those that need them" if downstream else ""
+        also = ", --changed, --no-result" if state is State.QUEUED else ""
+        raise UsageError(f"name the jobs: ids, globs such as 'fft_*'{also}, {_FILTERS}{more}")
     wanted = parse_states(states)
     chosen = select(snapshot, names, wanted, where)
     unknown = [job for job in chosen if is_unknown(snapshot.records[job])] if changed else []
@@ -116,6 +122,8 @@ def plan(
 
 def plan_update(snapshot: Snapshot, names: Sequence[str], states: Sequence[str], where: Where) -> Plan:
     """The jobs whose priority or time limit is to change. A glob or --where alone selects those that wait."""
+    if not (names or states or where):
+        raise UsageError(f"name the jobs: ids, globs such as 'fft_*', {_FILTERS}")
     wanted = parse_states(states)
     records = {job: snapshot.records[job] for job in select(snapshot, names, wanted, where)}
     exact = {name for name in names if not is_glob(name)}

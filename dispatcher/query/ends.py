@@ -11,7 +11,9 @@ from typing import Final
 from dispatcher.base.messages import first_names
 from dispatcher.errors import StateError
 from dispatcher.pod.wake import FileWatch
-from dispatcher.run_state.states import ENDED, Record
+from dispatcher.query.snapshot import Snapshot
+from dispatcher.query.waiting import reasons
+from dispatcher.run_state.states import ENDED, IN_FLIGHT, WAITING, Record
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
@@ -145,3 +147,18 @@ class _Checks:
 def _why(jobs: Collection[str], why: Mapping[str, str]) -> str:
     """`a (held: ...), b, c, ...`."""
     return first_names([f"{job} ({why[job]})" if job in why else job for job in jobs])
+
+
+def stuck(snapshot: Snapshot, jobs: Collection[str]) -> dict[str, str]:
+    """Which of these jobs will not end unless a person does something, and why."""
+    waiting, is_looked_after = reasons(snapshot), any(pod.is_alive for pod in snapshot.pods)
+    found = {}
+    for job in jobs:
+        record = snapshot.records.get(job)
+        if record is None:
+            found[job] = "deleted"
+        elif record.state in WAITING and (why := waiting.why(job)).needs_person:
+            found[job] = why.text
+        elif record.state in IN_FLIGHT and not (is_looked_after or record.external):
+            found[job] = f"{record.state}, and no pod is alive: start one, or `dispatcher poll`"
+    return found

@@ -12,10 +12,10 @@ from dispatcher.base.messages import counted, first_names
 from dispatcher.base.terminal import clip
 from dispatcher.query.external import external_notices
 from dispatcher.query.failures import Failure, failures
+from dispatcher.query.groups import count_states
 from dispatcher.query.inputs import RUN_AGAIN
 from dispatcher.query.job_columns import Row, job_row
 from dispatcher.query.pace import Pace, pace
-from dispatcher.query.pivot import count_states
 from dispatcher.query.ran import count_text
 from dispatcher.query.refusals import refusal_text
 from dispatcher.query.silence import silence_texts

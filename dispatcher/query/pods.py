@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from dispatcher.base.times import parse_time
 from dispatcher.query.snapshot import PodStatus, Snapshot
 from dispatcher.run_state.gpu_hour import GpuHour, read_gpus
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.workspace import Layout
 
 
@@ -83,3 +84,43 @@ def slot_rows(pod: PodStatus, snapshot: Snapshot, hours: Mapping[str, GpuHour] =
 def _mean(hour: GpuHour | None) -> int | None:
     known = [percent for percent in hour.percent if percent is not None] if hour is not None else []
     return round(sum(known) / len(known)) if known else None
+
+
+def last_heartbeat(pod: PodStatus) -> str | None:
+    """When a pod was last heard of: by its own clock, which a copy of the workspace keeps."""
+    return pod.info.heartbeat_at or (None if pod.beat_at_s is None else now_text(pod.beat_at_s))
+
+
+class GpuUse(NamedTuple):
+    """The GPUs of an attempt together: memory in MiB, the mean of their utilisations. None: not known."""
+
+    memory_used_mib: int | None = None
+    memory_total_mib: int | None = None
+    gpu_percent: int | None = None
+
+
+def gpu_uses(pods: Sequence[PodStatus]) -> dict[str, GpuUse]:
+    """By `job_id/attempt`."""
+    slots: dict[str, list[SlotInfo]] = {}
+    for pod in pods:
+        for slot in pod.info.slots if pod.is_alive else ():
+            for name in slot.jobs if slot.gpu_name or slot.memory_total_mib else ():
+                slots.setdefault(name, []).append(slot)
+    return {
+        name: GpuUse(
+            _sum(slot.memory_used_mib for slot in on),
+            _sum(slot.memory_total_mib for slot in on),
+            None if (total := _sum(slot.busy_percent for slot in on)) is None else round(total / len(on)),
+        )
+        for name, on in slots.items()
+    }
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """None when one is not known."""
+    found = 0
+    for value in values:
+        if value is None:
+            return None
+        found += value
+    return found

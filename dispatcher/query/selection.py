@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from dispatcher.base.users import has_account, user_name
 from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
 from dispatcher.query.snapshot import Snapshot
+from dispatcher.query.values import JobValues
 from dispatcher.run_state.states import State, parse_state
 
 EVERYTHING = Where()
@@ -24,11 +23,6 @@ def is_glob(name: str) -> bool:
 def cell_text(value: object) -> str:
     """A value as tables show it: None as empty, text as it is, everything else as JSON."""
     return "" if value is None else text_of(value)
-
-
-def matches(snapshot: Snapshot, job: str, where: Where) -> bool:
-    """Whether every condition holds for the job's values."""
-    return where.holds(lambda key: snapshot.value(job, key))
 
 
 def parse_states(words: Iterable[str]) -> frozenset[State]:
@@ -46,12 +40,10 @@ def select(
 
     Raises UsageError for a name or a key of `where` that no job has, and for a user of whom nobody knows.
     """
-    check_keys(snapshot, [condition.key for condition in where.conditions])
-    check_users(where, lambda: owners(snapshot))
-    chosen: Iterable[str] = snapshot.records if not names else _named(snapshot, names)
-    return [
-        job for job in chosen if (not states or snapshot.records[job].state in states) and matches(snapshot, job, where)
-    ]
+    places = JobValues(snapshot).places(states, where)
+    jobs = list(snapshot.records)
+    chosen = _named(snapshot, names) if names else snapshot.records
+    return [job for job in map(jobs.__getitem__, places) if job in chosen]
 
 
 def check_keys(snapshot: Snapshot, keys: Iterable[str], others: Sequence[str] = ()) -> None:
@@ -59,15 +51,9 @@ def check_keys(snapshot: Snapshot, keys: Iterable[str], others: Sequence[str] = 
 
     The message names `others` too: keys that the caller knows itself.
     """
+    values = JobValues(snapshot)
     for key in keys:
-        if (
-            snapshot.records
-            and all(snapshot.value(job, key) is None for job in snapshot.records)
-            and not _is_field(key)
-        ):
-            raise UsageError(
-                f"no job has a value for {key!r}{nearest(key, dict.fromkeys([*others, *_known_keys(snapshot)]))}"
-            )
+        values.column(key, others)
 
 
 def owners(snapshot: Snapshot) -> set[str]:
@@ -76,33 +62,7 @@ def owners(snapshot: Snapshot) -> set[str]:
     return {user for user in found if user is not None}
 
 
-def check_users(where: Where, known: Callable[[], Collection[str]]) -> None:
-    """Raise UsageError for the name of a user that is neither among `known`, who have jobs, nor that of an account.
-
-    Who has no jobs yet asks for them without an error, as with squeue.
-    """
-    asked = [name for name in where.users() if name != user_name()]
-    missing = sorted(set(asked).difference(known())) if asked else []
-    for name in missing:
-        if not has_account(name):
-            near = nearest(name, sorted(known()))
-            raise UsageError(f"no job is of user {name!r}, and this host knows no such user{near}")
-
-
-def _is_field(key: str) -> bool:
-    from dispatcher.run_state.states import FIELD_NAMES
-
-    return key in FIELD_NAMES
-
-
-def _known_keys(snapshot: Snapshot) -> list[str]:
-    keys = dict.fromkeys(("method", "state", "pod", "reason"))
-    for entry in itertools.islice(snapshot.entries.values(), 100):
-        keys.update(dict.fromkeys(entry.params))
-    return list(keys)
-
-
-def _named(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
+def _named(snapshot: Snapshot, names: Sequence[str]) -> set[str]:
     chosen: set[str] = set()
     for name in names:
         if name in snapshot.records:
@@ -112,7 +72,7 @@ def _named(snapshot: Snapshot, names: Sequence[str]) -> list[str]:
         if not found:
             raise UsageError(f"unknown job {name!r}{_similar(snapshot, name)}")
         chosen.update(found)
-    return [job for job in snapshot.records if job in chosen]
+    return chosen
 
 
 def _similar(snapshot: Snapshot, name: str) -> str:

@@ -14,7 +14,7 @@ from dispatcher.pod.in_flight import InFlight, count_all
 from dispatcher.pod.waiting import Facts, Waiting
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.states import WAITING
+from dispatcher.run_state.states import WAITING, State
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -53,6 +53,16 @@ def reasons(snapshot: Snapshot, counted: InFlight | None = None) -> Waiting:
             in_flight=counted or in_flight(snapshot),
         )
     )
+
+
+def queue(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The queued jobs in the order in which they are claimed, each with the reason why it waits."""
+    order = {job: number for number, job in enumerate(snapshot.entries)}
+    queued = sorted(
+        snapshot.jobs_in(State.QUEUED), key=lambda job: (-snapshot.priority(job), order.get(job, len(order)), job)
+    )
+    waiting = reasons(snapshot)
+    return [(job, waiting.why(job).text) for job in queued]
 
 
 def in_flight(snapshot: Snapshot) -> InFlight:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import secrets
 from pathlib import Path
 from typing import Final
 
@@ -70,7 +69,7 @@ class EndMark:
             self._make_directory()
             return
         # Not host and pid: containers share names and numbers.
-        token = secrets.token_hex(8)
+        token = os.urandom(8).hex()
         self._move(msgspec.structs.replace(self._end, name=f"{_text(self._end)}.{token}"))
 
     def finish(self, generation: int, length: int, checksum: int) -> None:

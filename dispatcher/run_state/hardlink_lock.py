@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -130,7 +129,7 @@ def owner_is_gone(hostname: str, pid: int, start: int | None) -> bool:
 def _host_in_claims() -> str:
     """This host as filelock names it in claims: marked where the process has a PID namespace of its own."""
     namespace = host.pid_namespace()
-    return socket.gethostname() + ("" if namespace in (0, host.FIRST_PID_NAMESPACE) else f"?pidns-{namespace:x}")
+    return os.uname().nodename + ("" if namespace in (0, host.FIRST_PID_NAMESPACE) else f"?pidns-{namespace:x}")
 
 
 def remove_files(path: Path) -> None:

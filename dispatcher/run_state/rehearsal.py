@@ -26,7 +26,7 @@ class Rehearsal(Store):
         found = preview(self)
         self._has_begun = True
         for job in (*found.edited, *found.adopted):
-            self.fold.restore(job, found.records[job], found.records.born(job), None)
+            self.records.put(job, found.records[job], found.records.born(job) or 0)
         return found
 
     def refresh(self, *, to_the_end: bool = False, for_display: bool = False) -> None:
@@ -42,6 +42,7 @@ class Rehearsal(Store):
         except BaseException:
             tx.undo()
             raise
+        tx.end(undone=False)
 
 
 class _Rehearsed(Transaction):

@@ -49,23 +49,44 @@ def add_adapters(
     if rank < 1:
         raise ConfigError(f"add_adapters: rank = {rank}: expected 1 or more")
     known = {name: layer for name, layer in _layers(module) if not isinstance(layer, _Adapted)}
+    if not known:
+        raise ConfigError(
+            "add_adapters: the model has no layer to adapt: no nnx.Linear, nnx.LinearGeneral or nnx.Einsum without an "
+            "adapter (layers of Linen, and subclasses with a __call__ of their own, get none)"
+        )
     wanted, unwanted = _matching(known, layers, "layers"), _matching(known, skip, "skip")
     chosen = [name for name in known if name in wanted and name not in unwanted]
     if not chosen:
-        raise ConfigError(f"add_adapters: no layer to adapt; the model has {', '.join(known) or 'no linear layers'}")
+        raise ConfigError(f"add_adapters: no layer to adapt; the model has {', '.join(known)}")
     for name in chosen:
         _adapt(known[name], rank, 1.0 if alpha is None else alpha / rank, rngs)
     return chosen
 
 
 def merge_adapters(model: nnx.Module) -> None:
-    """Add every adapter of `model` to its layer's kernel, in place, and remove it: what is left is the base model."""
-    for _, layer in list(_layers(model)):
-        if isinstance(layer, _Adapted):
-            kernel = layer.kernel.get_value()
-            layer.kernel.set_value((kernel + layer.lora_scale * _product(layer)).astype(kernel.dtype))
-            del layer.lora_a, layer.lora_b, layer.lora_scale
-            layer.__class__ = type(layer).__bases__[1]
+    """Add every adapter of `model` to its layer's kernel, in place, and remove it: what is left is the base model.
+
+    ConfigError when another layer has the same kernel: with the adapter merged it would compute something else.
+    """
+    adapted_layers = [(name, layer) for name, layer in _layers(model) if isinstance(layer, _Adapted)]
+    for name, layer in adapted_layers:
+        others = sorted(_others_with(layer.kernel, layer, model))
+        if others:
+            raise ConfigError(
+                f"merge_adapters: {name}: {', '.join(others)} has the same kernel, which would change too"
+            )
+    for _, layer in adapted_layers:
+        kernel = layer.kernel.get_value()
+        layer.kernel.set_value((kernel + layer.lora_scale * _product(layer)).astype(kernel.dtype))
+        del layer.lora_a, layer.lora_b, layer.lora_scale
+        layer.__class__ = type(layer).__bases__[1]
+
+
+def _others_with(variable: Any, layer: Any, model: nnx.Module) -> Iterator[str]:
+    """The modules that have `variable` as well as `layer`."""
+    for path, node in nnx.iter_graph(model):
+        if isinstance(node, nnx.Module) and node is not layer and any(one is variable for one in vars(node).values()):
+            yield name_of(path)
 
 
 def merged(model: AbstractModel, arrays: Arrays) -> Arrays:
@@ -143,7 +164,10 @@ def _adapted_class(kind: Any) -> Any:
 
 
 def _can_be_adapted(layer: Any) -> bool:
-    """Not an Einsum without an input and an output axis, or whose equation is given with each call."""
+    """Not a subclass that computes something else, nor an Einsum without an input and an output axis or with an
+    equation in each call."""
+    if not isinstance(layer, _Adapted) and type(layer).__call__ not in [kind.__call__ for kind in _KINDS]:
+        return False
     geometry = _Geometry.of(layer)
     return bool(geometry.contracted and geometry.outputs) and "." not in geometry.kernel
 

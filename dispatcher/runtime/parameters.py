@@ -39,23 +39,16 @@ class AbstractModel:
         """The model that `make_model` returns; nothing is computed."""
         linen = LinenModules()
         with linen.watching():
-            model = eval_shape(make_model)
-        return cls.of(model, linen)
-
-    @classmethod
-    def of(cls, model: nnx.Module, linen: LinenModules | None = None) -> AbstractModel:
-        """The form of a model. `linen` has seen how its modules of Linen were initialized."""
+            graphdef, state = _traced(make_model)
+        model = nnx.merge(graphdef, state)
         _refuse_tracers(model)
-        # Caches and intermediates are no state of a model: they belong to one pass, or to one generation.
-        nnx.pop(model, TRANSIENT)
-        graphdef, state = nnx.split(model)
         flat = list(nnx.to_flat_state(state))
         found = {name_of(path): (path, variable) for path, variable in flat}
         if len(found) < len(flat):
             names = [name_of(path) for path, _ in flat]
             twice = sorted(name for name in found if names.count(name) > 1)
             raise ModelStateError([f"{name}: the name of several variables: use no / in keys" for name in twice])
-        return cls(graphdef, found, roles_of(model, found, linen or LinenModules()))
+        return cls(graphdef, found, roles_of(model, found, linen))
 
     def names(self, chosen: nnx.filterlib.Filter = nnx.Variable) -> list[str]:
         """The names of all variables that an nnx filter chooses, in order."""
@@ -129,22 +122,25 @@ def arrays_of(model: nnx.Module, kind: type[nnx.Variable[Any]] | None = None) ->
     return {name: value_of(leaf) for name, leaf in leaves.items() if kind is None or isinstance(leaf, kind)}
 
 
-def eval_shape(make_model: Callable[[], M]) -> M:
-    """The model that `make_model` returns, with shapes in place of arrays; nothing is computed.
+def _traced(make_model: Callable[[], nnx.Module]) -> tuple[nnx.GraphDef[Any], Any]:
+    """The model that `make_model` returns, as nnx.split gives it, with shapes in place of arrays.
 
-    nnx.eval_shape would check the partition specs as well, with errors that do not say which variable is at fault.
+    It is split while it has arrays: in a dict or a list Flax takes no shape for one. nnx.eval_shape would check the
+    partition specs as well, with errors that do not say which variable is at fault.
     """
     graphs = []
 
     def made() -> Any:
         model = make_model()
         _refuse_no_arrays(model)
+        # Caches and intermediates are no state of a model: they belong to one pass, or to one generation.
+        nnx.pop(model, TRANSIENT)
         graph, state = nnx.split(model)
         graphs.append(graph)
         return state
 
-    shapes = jax.eval_shape(made)
-    return nnx.merge(graphs[0], shapes)
+    state = jax.eval_shape(made)
+    return graphs[0], state
 
 
 def name_of(path: tuple[Any, ...]) -> str:

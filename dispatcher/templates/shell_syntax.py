@@ -5,21 +5,22 @@ Text in single quotes is literal, and so is a character after a backslash outsid
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Final
 
-_OPERATOR: Final = re.compile(r"&&|\|\||;;|<<<|<<|>>|&>|[<>]&|[;&|<>()]|\$['\"]")
-_EXPANSION: Final = re.compile(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\(|[0-9@*#?!$-])|`")
-_ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+from dispatcher.base.lazy import pattern
+
+_OPERATOR: Final = pattern(r"&&|\|\||;;|<<<|<<|>>|&>|[<>]&|[;&|<>()]|\$['\"]")
+_EXPANSION: Final = pattern(r"\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[^}]*\}?|\(|[0-9@*#?!$-])|`")
+_ASSIGNMENT: Final = pattern(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _LINE_BREAK: Final = "a line break ends a command in a shell: write it on one line (in YAML after `command: >-`)"
-_HOME: Final = re.compile(r"~[A-Za-z0-9_.-]*(?=[/:=\s]|$)")
+_HOME: Final = pattern(r"~[A-Za-z0-9_.-]*(?=[/:=\s]|$)")
 # Bash expands `~` also in an argument that looks like an assignment: `name=~`, `name=/a:~`.
-_BEFORE_HOME: Final = re.compile(
+_BEFORE_HOME: Final = pattern(
     r"(?:^|\s)[A-Za-z_][A-Za-z0-9_]*(?:\[[^]]*\])?\+?=(?:(?:'[^']*'|\"[^\"]*\"|[^\s'\"])*:)?$"
 )
 # Builtins and keywords of the shell; programs of these names, which some systems have, do nothing useful.
-_SHELL_WORD: Final = re.compile(
+_SHELL_WORD: Final = pattern(
     r"[.:!{}]|\[\[|source|cd|pushd|popd|export|unset|set|shopt|eval|exec|command|builtin|alias|unalias|declare|typeset|local"
     r"|readonly|let|shift|read|trap|wait|return|exit|ulimit|umask|hash|type|jobs|fg|bg|disown|history|enable|mapfile"
     r"|if|then|for|while|until|case|select|function|coproc|do|done"

@@ -19,8 +19,8 @@ the Host must be a loopback name (a rebound name is refused); what a page of ano
 need the option --allow-changes, the page's own Origin and a header that no form can send. Connections without a session
 are bounded in number and time (connection_limit.py), so that they keep nobody out.
 
-One module each: app.py has the routes, overview.py and matrix.py what the first screen shows, columns.py the values of
-all jobs by key (filters and the matrix go by them), results.py what jobs have written, jobs.py lists and single jobs,
-curves.py and comparing.py metrics, logs.py logs, pods.py pods, ledger.py the account of a week, changing.py changes.
+What is shown is asked of dispatcher/query: this package parses requests and writes answers that have bounds. One module
+each: app.py has the routes, overview.py what the first screen shows, matrix.py, jobs.py, comparing.py and curves.py
+their answers, logs.py logs, pods.py pods, ledger.py the account of a week, changing.py changes.
 The extra `web` has what it needs; nothing else imports this package.
 """

@@ -18,10 +18,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from dispatcher.errors import DispatcherError, LockError, StorageError, UsageError
-from dispatcher.web import changing, comparing, curves, jobs, logs, matrix, parameters
+from dispatcher.query.comparing import MOST_JOBS
+from dispatcher.query.curves import STEP, WALL
+from dispatcher.web import changing, comparing, curves, jobs, logs, matrix
 from dispatcher.web.answers import MOST_BYTES, LoadingError, RefusedError, encode
-from dispatcher.web.board import Board
-from dispatcher.web.columns import FilterError
+from dispatcher.web.board import Board, FilterError
 from dispatcher.web.follower import Follower
 from dispatcher.web.guard import LOGIN, App, Guard, Receive, Scope, Send, Sessions
 from dispatcher.web.ledger import Ledger
@@ -39,7 +40,7 @@ _FILES_S: Final = 20.0
 # A request reads metrics for so long; what is not read by then comes with the next one.
 _READING_S: Final = 0.5
 _WIDTHS: Final = (2, 4_000)
-_X: Final = (curves.STEP, curves.WALL)
+_X: Final = (STEP, WALL)
 # Smaller answers are not worth compressing, and larger ones take longer at higher levels than a tunnel needs for them.
 _WORTH_BYTES: Final = 2_000
 _BIGGEST: Final = 1 << 53
@@ -237,8 +238,8 @@ class Server:
         ids, metric, by, x = query.words("jobs"), query.text("metric"), query.texts("by"), query.one_of("x", _X)
         first = query.count("from", 0, (0, _MOST))
         wanted, width = query.filter(), query.count("width", 300, _WIDTHS)
-        if len(ids) > comparing.MOST_JOBS:
-            raise UsageError(f"jobs: {len(ids)} ids, at most {comparing.MOST_JOBS}")
+        if len(ids) > MOST_JOBS:
+            raise UsageError(f"jobs: {len(ids)} ids, at most {MOST_JOBS}")
         chosen = await self._follower.ask(comparing.choose, ids, wanted, by, first)
         until_s = time.monotonic() + _READING_S
 
@@ -260,7 +261,7 @@ class Server:
         y, wanted = query.text("y"), query.filter()
         if y is None:
             raise UsageError("y is needed: y=RESULT")
-        return _encoded(request, await self._follower.answer(parameters.parameters, y, wanted))
+        return _encoded(request, await self._follower.answer(comparing.parameters, y, wanted))
 
     async def _attempt(self, request: Request, query: Query) -> tuple[int, AttemptPaths]:
         """The number and the paths of the attempt that was asked for. The names come from the records alone."""

@@ -19,19 +19,20 @@ import msgspec
 
 from dispatcher.api import Workspace
 from dispatcher.base.file_identity import identity_at
-from dispatcher.errors import StateError
+from dispatcher.errors import StateError, UsageError
+from dispatcher.matrix.condition import Where
+from dispatcher.query.known_results import KnownResults
 from dispatcher.query.snapshot import PodStatus, Snapshot
 from dispatcher.query.snapshot_reader import SnapshotReader
+from dispatcher.query.values import JobValues
 from dispatcher.run_state import journal
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import Record, State
 from dispatcher.web.age import Age
 from dispatcher.web.answers import encode, fitted
-from dispatcher.web.columns import Columns, Filter
 from dispatcher.web.overview import Shown
 from dispatcher.web.pods import pods
-from dispatcher.web.results import Results
 from dispatcher.workspace import Layout
 
 # Parts that depend on the clock are made again after this time, though nothing has changed.
@@ -47,6 +48,27 @@ _FILTERS: Final = 16
 _PART_BYTES: Final = {"running": 300_000}
 _OTHER_PART_BYTES: Final = 80_000
 _NO_RECORD: Final = Record(State.QUEUED)
+
+
+class FilterError(UsageError):
+    """A filter that makes no sense: its parameter in the request, and its number among those of that name."""
+
+    def __init__(self, text: str, name: str, number: int) -> None:
+        super().__init__(text.removeprefix("--where "))
+        self.name = name
+        self.number = number
+
+
+class Filter(msgspec.Struct, frozen=True):
+    """Which jobs a request asks for; `failure` and `waiting` are keys of causes and reasons on the first screen."""
+
+    states: frozenset[State] = frozenset()
+    where: Where = Where()
+    failure: str = ""
+    waiting: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.states or self.where or self.failure or self.waiting)
 
 
 class _Parts:
@@ -83,7 +105,7 @@ class Board:
         self._instance = secrets.token_hex(4)
         self.version = 0
         self.age = Age()
-        self._columns = Columns()
+        self._columns = JobValues()
         self._columns_are_behind = True
         # The jobs whose records have changed since the columns were asked for; None: maybe all.
         self._not_in_columns: frozenset[str] | None = None
@@ -105,7 +127,7 @@ class Board:
         self.layout = workspace.layout
         self.reader = SnapshotReader(workspace.layout, workspace.config, workspace.store)
         self.shown = Shown(self.layout)
-        self.results = Results(self._result)
+        self.results = KnownResults(self._result)
 
     @property
     def config(self) -> Any:
@@ -120,7 +142,7 @@ class Board:
         return self._snapshot
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> JobValues:
         """The values of all jobs; brought up to date when they are asked for."""
         if self._columns_are_behind:
             self._columns.follow(self.snapshot, self._not_in_columns)
@@ -192,6 +214,11 @@ class Board:
     def places(self, wanted: Filter) -> Sequence[int]:
         """The places, among all jobs, of those that a filter selects. Raises UsageError for an unknown key."""
         _ = self.snapshot
+        for number, condition in enumerate(wanted.where.conditions):
+            try:
+                self.columns.check(condition)
+            except UsageError as error:
+                raise FilterError(str(error), "where", number) from error
         found = self.columns.places(wanted.states, wanted.where)
         for name, key in (("failure", wanted.failure), ("waiting", wanted.waiting)):
             if key:

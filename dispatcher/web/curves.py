@@ -1,67 +1,27 @@
 """The metrics of jobs: read as far as they have grown, and given with as many points as pixels.
 
 Of the points under one pixel the smallest and the largest value are given, so that a spike of one step stays visible.
-NaN and infinity are no points; where they were is told apart. For one thread.
+For one thread.
 """
 
 from __future__ import annotations
 
-import bisect
-import itertools
 import math
-import operator
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from dispatcher.errors import StateError
 from dispatcher.query import metrics
+from dispatcher.query.curves import STEP, Curve, along, edges, has_times
 from dispatcher.web.logs import open_log
 
-STEP: Final = "step"
-# Seconds of training, earlier attempts included.
-WALL: Final = "wall_s"
 # So many jobs are kept as read, and so many points of all of them, which take 50 bytes each.
 _KEPT: Final = 256
 _KEPT_POINTS: Final = 8_000_000
 _MOST_NAMES: Final = 200
 _LONGEST_NAME: Final = 200
-
-
-class Series:
-    """One metric of a job, in the order of `x`, its steps or seconds; `nan` is where it has no finite value."""
-
-    def __init__(self, xs: Iterable[float] = (), values: Iterable[float] = ()) -> None:
-        self.x = array("d")
-        self.y = array("d")
-        self.nan = array("d")
-        for x, value in zip(xs, values, strict=True):
-            if math.isfinite(value):
-                self.x.append(x)
-                self.y.append(value)
-            else:
-                self.nan.append(x)
-
-    def between(self, x: float) -> float | None:
-        """The value at x on a straight line between two points; None outside of them, and where a NaN is between."""
-        place = bisect.bisect_right(self.x, x)
-        if not 0 < place < len(self.x):
-            return None
-        begin, end = self.x[place - 1], self.x[place]
-        hole = bisect.bisect_right(self.nan, begin)
-        if hole < len(self.nan) and self.nan[hole] < end:
-            return None
-        before, after = self.y[place - 1], self.y[place]
-        value = before + (after - before) * (x - begin) / (end - begin)
-        return value if math.isfinite(value) else None
-
-    def slices(self, edges: list[float]) -> list[tuple[int, int]]:
-        """The points from each edge to the next one."""
-        places = [bisect.bisect_left(self.x, edge) for edge in edges[:-1]]
-        places.append(bisect.bisect_right(self.x, edges[-1]))
-        return list(itertools.pairwise(places))
 
 
 class MetricFile:
@@ -70,7 +30,7 @@ class MetricFile:
     def __init__(self, directory: Path) -> None:
         self._last = int(directory.name)
         self._read = metrics.JobMetrics(directory.parent, open_file=open_log, most_names=_MOST_NAMES)
-        self._series: dict[tuple[str, str], Series | None] = {}
+        self._series: dict[tuple[str, str], Curve | None] = {}
         self._has_times: bool | None = None
         self._version: object = None
 
@@ -124,39 +84,17 @@ class MetricFile:
     def has_times(self) -> bool:
         """Whether it has seconds of training."""
         if self._has_times is None:
-            self._has_times = any(map(_has_times, self._read.series.values()))
+            self._has_times = any(map(has_times, self._read.series.values()))
         return self._has_times
 
-    def series(self, name: str, x: str = STEP) -> Series | None:
+    def series(self, name: str, x: str = STEP) -> Curve | None:
         """The points of a metric along its steps, or along the seconds of training; None where the job has none."""
         read = self._read.series.get(name)
         if read is None:
             return None
         if (name, x) not in self._series:
-            self._series[name, x] = Series(read.steps, read.values) if x == STEP else _by_wall(read)
+            self._series[name, x] = along(read, x)
         return self._series[name, x]
-
-
-def _has_times(read: metrics.Series) -> bool:
-    return any(map(math.isfinite, read.wall_s))
-
-
-def _by_wall(read: metrics.Series) -> Series | None:
-    """The points by seconds; one of a line without them lies between its neighbours, or is left out at the ends.
-
-    None where no line has seconds.
-    """
-    if not _has_times(read):
-        return None
-    timed = [(step, at) for step, at in zip(read.steps, read.wall_s, strict=True) if math.isfinite(at)]
-    wall = Series(*zip(*timed, strict=True))
-    points = []
-    for step, at, value in zip(read.steps, read.wall_s, read.values, strict=True):
-        second = at if math.isfinite(at) else wall.between(step)
-        if second is not None:
-            points.append((second, value))
-    points.sort(key=operator.itemgetter(0))
-    return Series(*zip(*points, strict=True))
 
 
 class MetricFiles:
@@ -215,7 +153,7 @@ def curves(file: MetricFile | None, width: int, names: tuple[str, ...] = (), x: 
     }
 
 
-def points(series: Series, width: int) -> dict[str, Any]:
+def points(series: Curve, width: int) -> dict[str, Any]:
     """At most `width` points: where they begin, and the smallest and the largest value of each."""
     x, y = series.x, series.y
     nan = series.nan
@@ -234,11 +172,6 @@ def points(series: Series, width: int) -> dict[str, Any]:
         "max": [short(max(y[a:b])) for a, b in spans],
         "last": last,
     }
-
-
-def edges(first: float, last: float, width: int) -> list[float]:
-    """The edges of `width` pixels from the first to the last value."""
-    return [first + (last - first) * pixel / width for pixel in range(width)] + [last]
 
 
 def _thinned(x: array[float], width: int) -> list[float]:

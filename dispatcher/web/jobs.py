@@ -11,18 +11,18 @@ import msgspec
 from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import literal
-from dispatcher.matrix.entry import OWNER, RESERVED
+from dispatcher.matrix.entry import OWNER
 from dispatcher.query.job_columns import Job, Row, page_columns, page_row
+from dispatcher.query.pods import gpu_uses
 from dispatcher.query.provenance import provenance_facts
 from dispatcher.query.ran import differences, is_unknown, last_counts
 from dispatcher.query.snapshot import Snapshot
+from dispatcher.query.sorting import sorted_places
 from dispatcher.query.waiting import reasons
 from dispatcher.run_state.results import parse_result
-from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, WAITING
+from dispatcher.run_state.states import IN_FLIGHT, WAITING
 from dispatcher.web.answers import RefusedError, encode
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter, sort_key
-from dispatcher.web.overview import gpu_uses
+from dispatcher.web.board import Board, Filter
 
 MOST_JOBS: Final = 500
 # Of an error, and of a parameter, in a list.
@@ -45,7 +45,7 @@ def listed(
     """
     places: Sequence[int] = board.places(wanted)
     if sort:
-        places = _sorted(board, places, sort)
+        places = sorted_places(board.snapshot, board.columns, board.results, places, sort)
     chosen = places[after : after + limit]
     snapshot = board.snapshot
     waiting = reasons(snapshot)
@@ -90,41 +90,6 @@ def _short(value: Any) -> Any:
     if isinstance(value, str):
         return value[:_LONG]
     return value if isinstance(value, (int, float)) or value is None else msgspec.json.encode(value).decode()[:_LONG]
-
-
-def _sorted(board: Board, places: Sequence[int], sort: str) -> list[int]:
-    key, is_reverse = sort.removeprefix("-"), sort.startswith("-")
-    jobs = board.columns.jobs
-    if key == "elapsed_s" and key not in board.columns.keys:
-        return _by_elapsed(board, places, is_reverse=is_reverse)
-    is_result = key not in board.columns.keys and key not in FIELD_NAMES and key not in RESERVED
-    numbers = board.results.by_name.get(key) if is_result else None
-    if is_result and numbers is None and board.results.pending:
-        # It may be the name of one that was not read yet.
-        return list(places)
-    if numbers is not None:
-        without = [place for place in places if jobs[place] not in numbers]
-        having = [place for place in places if jobs[place] in numbers]
-        having.sort(key=lambda place: sort_key(numbers[jobs[place]]), reverse=is_reverse)
-        return having + without
-    if key == "job":
-        key = "job_id"
-    column = board.columns.column(key)
-    ranks, codes = column.ranks(), column.codes
-    # Those without a value come last in both orders.
-    without = [place for place in places if not codes[place]]
-    having = [place for place in places if codes[place]]
-    having.sort(key=lambda place: ranks[codes[place]], reverse=is_reverse)
-    return having + without
-
-
-def _by_elapsed(board: Board, places: Sequence[int], *, is_reverse: bool) -> list[int]:
-    """By how long the last attempts have run or did run; those of which that is unknown come last."""
-    snapshot, jobs = board.snapshot, board.columns.jobs
-    times = {place: snapshot.elapsed_s(snapshot.records[jobs[place]]) for place in places}
-    having = [(seconds, place) for place, seconds in times.items() if seconds is not None]
-    having.sort(key=lambda pair: pair[0], reverse=is_reverse)
-    return [*(place for _, place in having), *(place for place in places if times[place] is None)]
 
 
 def values(board: Board, key: str | None, text: str) -> dict[str, Any]:

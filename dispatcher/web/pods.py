@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dispatcher.query.pods import gpu_hours, pod_row, slot_rows
+from dispatcher.query.pods import gpu_hours, last_heartbeat, pod_row, slot_rows
 from dispatcher.query.snapshot import PodStatus, Snapshot
 from dispatcher.web.answers import encode
-from dispatcher.web.overview import last_heartbeat
 from dispatcher.workspace import Layout
 
 _MOST_PODS: Final = 200

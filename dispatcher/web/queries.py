@@ -12,7 +12,7 @@ from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Condition, Where
 from dispatcher.query.selection import parse_states
 from dispatcher.run_state.states import State
-from dispatcher.web.columns import Filter, FilterError
+from dispatcher.web.board import Filter, FilterError
 
 _MOST_FILTERS: Final = 20
 _LONGEST: Final = 2_000

@@ -104,6 +104,13 @@ def test_random_draws_keep_their_ranges_and_do_not_depend_on_one_another(seed: i
     assert [entry["lr"] for entry in drawn(count, ["lr"])] == [entry["lr"] for entry in entries]
 
 
+@pytest.mark.parametrize("value", [True, 1, 1.0])
+def test_a_condition_on_a_value_holds_for_that_value_alone(value: Any) -> None:
+    values = [True, 1, 1.0, [1], [1.0]]
+    kept = expand(sweep("j_{number}", zip={"number": list(range(5)), "x": values}, include=[{"x": value}]))
+    assert [repr(entry["x"]) for entry in kept] == [repr(value)]
+
+
 def test_random_draws_are_these_in_every_python() -> None:
     spec = sweep("j_{draw}", random={"seed": 7, "count": 3, "draw": {"lr": {"log_uniform": [1e-5, 1e-3]}}})
     assert [entry["lr"] for entry in expand(spec)] == [0.00036567, 0.00013291, 3.26068e-05]

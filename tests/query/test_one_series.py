@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 from cli.conftest import Lab
+from dispatcher.query.plots.mean_curves import mean_curves
+from dispatcher.web.columns import Filter
 
 from dispatcher.query.export.runs import runs_of
 from dispatcher.query.export.wandb import _history
-from dispatcher.query.plots.mean_curves import mean_curves
 from dispatcher.query.results.reading import read_results
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
 from dispatcher.tuning.rungs import RungValues
 from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter
 from dispatcher.web.comparing import choose, compare
 from dispatcher.web.curves import STEP, MetricFiles
 

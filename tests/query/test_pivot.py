@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from dispatcher.cli.tables import render
 from dispatcher.errors import UsageError
 from dispatcher.matrix.entry import Entry
-from dispatcher.query.results.pivot import Spread, cells, expanded, mean, median, pivot, std, without_value
+from dispatcher.query.numbers import Spread, mean, median, std
+from dispatcher.query.pivot import cells, expanded, pivot, without_value
 from dispatcher.query.results.rows import Results
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20)

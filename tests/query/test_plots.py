@@ -11,11 +11,11 @@ from array import array
 import pytest
 
 from dispatcher.errors import UsageError
+from dispatcher.query.curves import Curve, mean_curves
 from dispatcher.query.metrics import Series
+from dispatcher.query.pivot import cells
 from dispatcher.query.plots.curves import draw_curves
-from dispatcher.query.plots.mean_curves import mean_curves, value_at
 from dispatcher.query.plots.tables import draw_bars, draw_heatmap
-from dispatcher.query.results.pivot import cells
 
 ROWS = [
     *({"job_id": f"a{n}", "lang": "czech", "method": "fft", "loss": n} for n in (1, 2, 3)),
@@ -116,23 +116,23 @@ def test_steps_are_whole_numbers(tmp_path):
 
 def test_the_mean_is_over_the_jobs_that_have_a_value_at_the_step():
     (curve,) = mean_curves({"a": (), "b": ()}, [series("a", [1, 3, 5], [0, 10, 20]), series("b", [3, 5], [0, 20])])
-    assert (curve.steps, curve.means, curve.counts, curve.end) == ([0, 10, 20], [2, 3.5, 5], [2, 2, 2], 3)
+    assert (curve.x, curve.means, curve.counts, curve.end) == ([0, 10, 20], [2, 3.5, 5], [2, 2, 2], 3)
     assert curve.stds == [pytest.approx(2**0.5), pytest.approx(0.5**0.5), 0]
     (curve,) = mean_curves({"a": (), "b": ()}, [series("a", [1, 3, 5]), series("b", [3, math.inf])])
-    assert (curve.counts, curve.end, curve.nan_steps) == ([2, 1, 1], 1, [2])
+    assert (curve.counts, curve.end, curve.nan) == ([2, 1, 1], 1, [2])
 
 
 def test_nothing_is_made_up_beyond_what_was_recorded():
-    one = series("a", [1, 3, math.nan, 7], [10, 20, 30, 40])
-    assert [value_at(one, step) for step in (5, 10, 15, 20, 25, 30, 35, 40, 45)] == [
+    one = Curve([10, 20, 30, 40], [1, 3, math.nan, 7])
+    assert [one.at(step) for step in (5, 10, 15, 20, 25, 30, 35, 40, 45)] == [
         None, 1, 2, 3, None, None, None, 7, None,
     ]  # fmt: skip
 
 
 def test_long_curves_have_as_many_points_as_can_be_seen():
     (curve,) = mean_curves({"a": ()}, [series("a", [float(n) for n in range(10_000)])])
-    assert len(curve.steps) == 2_000
-    assert (curve.steps[0], curve.steps[-1]) == (1, 10_000)
+    assert len(curve.x) == 2_000
+    assert (curve.x[0], curve.x[-1]) == (1, 10_000)
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])

@@ -210,6 +210,26 @@ def test_layers_are_chosen_by_globs() -> None:
         add_adapters(Attention(nnx.Rngs(0)), 0, rngs=nnx.Rngs(1))
 
 
+class Doubled(nnx.Linear):
+    def __call__(self, inputs: Any) -> Any:
+        return 2 * super().__call__(inputs)
+
+
+def test_a_subclass_that_computes_something_else_has_no_adapter() -> None:
+    model = nnx.Sequential(nnx.Linear(3, 3, rngs=nnx.Rngs(0)), Doubled(3, 3, rngs=nnx.Rngs(0)))
+    assert add_adapters(model, 2, rngs=nnx.Rngs(1)) == ["layers/0"]
+    with pytest.raises(ConfigError, match="the model has no layer to adapt: no nnx"):
+        add_adapters(model, 2, rngs=nnx.Rngs(1))
+
+
+def test_a_kernel_that_another_layer_has_too_is_not_merged() -> None:
+    model = nnx.Sequential(*(nnx.Linear(3, 3, rngs=nnx.Rngs(0)) for _ in range(2)))
+    model.layers[1].kernel = model.layers[0].kernel
+    add_adapters(model, 2, rngs=nnx.Rngs(1), layers="layers/1")
+    with pytest.raises(ConfigError, match=r"layers/1: layers/0 has the same kernel, which would change too"):
+        merge_adapters(model)
+
+
 class Lora(Classification):
     """Adapters of a model of attention, with averages."""
 
@@ -244,7 +264,7 @@ def test_a_training_of_adapters_of_attention_is_what_plain_optax_makes_of_it(
     batch = samples(8, seed=4)
     base = {name: np.asarray(array) for name, array in job.live_state.variables.items() if "lora" not in name}
     params = {name: np.asarray(array) for name, array in job.live_state.params.items()}
-    plain = AbstractModel.of(nnx.eval_shape(lambda: Attention(nnx.Rngs(0))))
+    plain = AbstractModel.made_by(lambda: Attention(nnx.Rngs(0)))
     optimizer = optax.adam(0.05)
 
     def loss(params: Any) -> Any:
@@ -325,4 +345,4 @@ def test_merged_adapters_are_a_checkpoint_of_the_base_model(tmp_path: Path) -> N
 
 
 def test_a_model_without_adapters_has_no_report() -> None:
-    assert report(AbstractModel.of(nnx.eval_shape(lambda: Attention(nnx.Rngs(0))))) is None
+    assert report(AbstractModel.made_by(lambda: Attention(nnx.Rngs(0)))) is None

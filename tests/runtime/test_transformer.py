@@ -11,16 +11,20 @@ from flax import nnx
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.language import attention
 from dispatcher.runtime.language.transformer import Transformer, TransformerConfig
-from dispatcher.runtime.parameters import AbstractModel, arrays_of, eval_shape, evaluating
+from dispatcher.runtime.parameters import AbstractModel, arrays_of, evaluating
 
 CONFIG = TransformerConfig(
     vocab_size=31, num_layers=2, d_model=16, num_heads=4, num_kv_heads=2, d_ff=24, max_seq_len=32, dropout=0.3
 )
 
 
+def abstract(config):
+    return AbstractModel.made_by(lambda: Transformer(config, rngs=nnx.Rngs(0)))
+
+
 def compiled(config):
     """`Transformer(config)` in compiled programs: one operation at a time takes minutes to compile."""
-    abstract_model = AbstractModel.of(eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0))))
+    abstract_model = abstract(config)
 
     @jax.jit
     def forward(arrays, tokens, segment_ids=None, key=None):
@@ -46,7 +50,8 @@ def arrays():
 
 
 def init_cache(rows, capacity):
-    return Transformer.init_cache(eval_shape(lambda: Transformer(CONFIG, rngs=nnx.Rngs(0))), rows, capacity)
+    model = abstract(CONFIG)
+    return Transformer.init_cache(model.merge(model.shapes()), rows, capacity)
 
 
 @pytest.fixture
@@ -169,8 +174,7 @@ def test_dropout_happens_only_in_training(arrays, tokens):
 
 def test_bfloat16_computes_nearly_the_same_and_keeps_float32_weights(arrays, tokens):
     config = dataclasses.replace(CONFIG, dtype="bfloat16")
-    made = eval_shape(lambda: Transformer(config, rngs=nnx.Rngs(0)))
-    assert {array.dtype for array in arrays_of(made).values()} == {jnp.dtype("float32")}
+    assert {array.dtype for array in abstract(config).shapes().values()} == {jnp.dtype("float32")}
     half, _ = compiled(config)
     logits = half(arrays, tokens)
     assert logits.dtype == jnp.float32

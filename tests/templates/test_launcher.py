@@ -146,6 +146,7 @@ def test_a_project_may_replace_a_part_of_a_packaged_launcher(tmp_path: Path) -> 
         "watch",
         "env_files",
         "activate",
+        "tmpdir",
     )
     values |= dict.fromkeys(others, "")
     assert "# mine" not in render_launcher(layout, "node.sh.j2", values)

@@ -12,12 +12,12 @@ import pytest
 from cli.conftest import Lab
 from web.conftest import record_all
 
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter
-from dispatcher.web.comparing import MOST_GROUPS, MOST_JOBS, choose, compare, scatter
-from dispatcher.web.curves import STEP, WALL, MetricFiles
+from dispatcher.query.comparing import MOST_GROUPS, MOST_JOBS
+from dispatcher.query.curves import STEP, WALL
+from dispatcher.web.board import Board, Filter
+from dispatcher.web.comparing import choose, compare, parameters, scatter
+from dispatcher.web.curves import MetricFiles
 from dispatcher.web.matrix import matrix
-from dispatcher.web.parameters import parameters
 
 
 def sweep(rates: list[float], seeds: int) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ import pytest
 from cli.conftest import Lab
 from web.conftest import record_all
 
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter
-from dispatcher.web.parameters import Importance, explained, importance, parameters, rank_correlation, ranked
+from dispatcher.query.parameters import Importance, explained, importance, rank_correlation, ranked
+from dispatcher.web.board import Board, Filter
+from dispatcher.web.comparing import parameters
 
 
 def of(values: list[Any], numbers: list[float]) -> Importance:

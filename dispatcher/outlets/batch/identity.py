@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,7 +46,7 @@ def workspace_id(layout: Layout) -> str:
         if found is None:
             with files.shared_umask(layout.root):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _create_whole(path, secrets.token_hex(_ID_BYTES).encode() + b"\n")
+                _create_whole(path, os.urandom(_ID_BYTES).hex().encode() + b"\n")
             found = files.read_fresh(path)
     text = (found or b"").decode(errors="replace").strip()
     if len(text) != 2 * _ID_BYTES or not set(text) <= set("0123456789abcdef"):

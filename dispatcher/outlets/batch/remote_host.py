@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-import secrets
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -153,7 +152,7 @@ class RemoteHost:
         if where is not None and self.confirm is None:
             return [Step([where.question], lambda answers: self._take_in_location(where, answers[0]))]
         if not self._token:
-            self._token = secrets.token_hex(16)
+            self._token = os.urandom(16).hex()
             with files.storing("writing", self._probe), files.shared_umask(self._layout.root):
                 self._probe.parent.mkdir(parents=True, exist_ok=True)
                 files.replace_file(self._probe, self._token.encode(), durable=False)

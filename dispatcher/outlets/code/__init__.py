@@ -3,7 +3,7 @@
 A snapshot is a tar archive named after its SHA-256, so that equal code is archived, sent and stored once.
 
     git         runs git in a workspace; errors say what to do
-    snapshot    Snapshot, and the writer of archives that depend on nothing but what is in them
+    snapshot    Snapshot; archive: the writer of archives that depend on nothing but what is in them
     commit      what a commit has for the workspace: its files, its submodules, a key for them
     ship        the makers: `ship` (HEAD), `ship_dirty` (tracked files as they are now), `ship_files` (given files)
     changes     how a copy differs from its commit, kept for those who look at its attempts

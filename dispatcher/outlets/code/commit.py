@@ -14,8 +14,8 @@ import msgspec
 
 from dispatcher.base.messages import first_names
 from dispatcher.errors import CodeError
+from dispatcher.outlets.code.archive import ArchiveWriter, is_executable
 from dispatcher.outlets.code.git import Git
-from dispatcher.outlets.code.snapshot import ArchiveWriter, is_executable
 
 _SUBMODULE: Final = b"160000"
 _ATTRIBUTES: Final = ".gitattributes"

@@ -11,10 +11,11 @@ from typing import IO, Final
 
 from dispatcher.base import files
 from dispatcher.errors import CodeError
+from dispatcher.outlets.code.archive import ArchiveWriter, is_executable
 from dispatcher.outlets.code.cache import Archived, CodeCache
 from dispatcher.outlets.code.commit import Content, add_content, content_of
 from dispatcher.outlets.code.git import OTHERWISE, Git
-from dispatcher.outlets.code.snapshot import ArchiveWriter, Snapshot, is_executable
+from dispatcher.outlets.code.snapshot import Snapshot
 from dispatcher.provenance.git import index_copy
 from dispatcher.workspace import Layout
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dispatcher.errors import UsageError
+from dispatcher.query.curves import MeanCurve
 from dispatcher.query.plots.canvas import (
     GREY,
     MOST_COLOURS,
@@ -17,7 +18,6 @@ from dispatcher.query.plots.canvas import (
     with_unit,
     words_of,
 )
-from dispatcher.query.plots.mean_curves import MeanCurve
 
 
 def draw_curves(path: str, curves: Sequence[MeanCurve], keys: Sequence[str], metric: str, tell: Tell = untold) -> None:
@@ -27,7 +27,7 @@ def draw_curves(path: str, curves: Sequence[MeanCurve], keys: Sequence[str], met
     with canvas(path, 7.0, 4.2, tell) as figure:
         axes: Any = figure.add_subplot(1, 1, 1)
         labels = [_draw(axes, curve, number) for number, curve in enumerate(curves)]
-        if all(float(step).is_integer() for curve in curves for step in curve.steps):
+        if all(float(step).is_integer() for curve in curves for step in curve.x):
             axes.xaxis.get_major_locator().set_params(integer=True)
             axes.ticklabel_format(axis="x", style="plain", useOffset=False)
         axes.set_xlabel("step")
@@ -42,28 +42,28 @@ def _draw(axes: Any, curve: MeanCurve, number: int) -> str:
     style = style_of(number)
     count = "1 job" if curve.n == curve.of == 1 else f"{curve.n} of {curve.of} jobs"
     label = f"{words_of(curve.key)} ({count})" if curve.key else count
-    if not curve.steps:
+    if not curve.x:
         axes.plot([], [], label=str(number), **style)
         return f"{label}: missing"
     end = curve.end
-    axes.plot(curve.steps[:end], curve.means[:end], linewidth=1.6, label=str(number), **style)
-    if end < len(curve.steps):
+    axes.plot(curve.x[:end], curve.means[:end], linewidth=1.6, label=str(number), **style)
+    if end < len(curve.x):
         # One point earlier, so that the two parts meet.
         first = max(0, end - 1)
-        axes.plot(curve.steps[first:], curve.means[first:], linewidth=0.7, **style)
+        axes.plot(curve.x[first:], curve.means[first:], linewidth=0.7, **style)
     low = [mean - std for mean, std in zip(curve.means, curve.stds, strict=True)]
     high = [mean + std for mean, std in zip(curve.means, curve.stds, strict=True)]
-    axes.fill_between(curve.steps, low, high, color=style["color"], alpha=0.18, linewidth=0)
-    if curve.nan_steps:
-        axes.plot(curve.nan_steps, [0.015] * len(curve.nan_steps), "x", color=style["color"], markersize=5,
+    axes.fill_between(curve.x, low, high, color=style["color"], alpha=0.18, linewidth=0)
+    if curve.nan:
+        axes.plot(curve.nan, [0.015] * len(curve.nan), "x", color=style["color"], markersize=5,
                   transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
     return label
 
 
 def _told(curves: Sequence[MeanCurve]) -> str:
     told = ["mean, and std of a sample as band"]
-    if any(curve.end < len(curve.steps) for curve in curves):
+    if any(curve.end < len(curve.x) for curve in curves):
         told.append("thin: some jobs have no value there")
-    if any(curve.nan_steps for curve in curves):
+    if any(curve.nan for curve in curves):
         told.append("x: a job has NaN or infinity")
     return "\n".join(filter(None, (told[0], "; ".join(told[1:]))))

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from dispatcher.base.messages import number_text
 from dispatcher.errors import UsageError
+from dispatcher.query.numbers import Spread
+from dispatcher.query.pivot import Cells, Key
 from dispatcher.query.plots.canvas import (
     COLOURS,
     GREY,
@@ -21,7 +23,6 @@ from dispatcher.query.plots.canvas import (
     with_unit,
     words_of,
 )  # fmt: skip
-from dispatcher.query.results.pivot import Cells, Key, Spread
 
 _MOST_BARS: Final = 200
 _MOST_CELLS: Final = 2_000

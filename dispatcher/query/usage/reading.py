@@ -9,32 +9,40 @@ import operator
 from collections.abc import Collection, Mapping, Sequence
 
 from dispatcher.base import files
+from dispatcher.base.times import Clock, days_between
 from dispatcher.config import Config
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import OWNER
 from dispatcher.matrix.manifest import job_ids
 from dispatcher.matrix.submitted import SubmittedJobs
-from dispatcher.query.selection import check_keys, check_users, owners, select
+from dispatcher.query.selection import check_keys, owners, select
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.query.usage.ends import find_ends
 from dispatcher.query.usage.history import Attempt, History
-from dispatcher.query.usage.ledger import OF_SLOTS, Ledger, Usage
+from dispatcher.query.usage.ledger import DAY, OF_SLOTS, Ledger, Usage
 from dispatcher.query.usage.pools import Eligibility, stays_of
 from dispatcher.query.usage.sweep import Window
+from dispatcher.query.values import check_users
 from dispatcher.run_state import journal
 
 
 def read_usage(
     config: Config,
     snapshot: Snapshot,
-    window: Window,
+    between_s: tuple[float, float | None],
     keys: Sequence[str],
     where: Where,
+    *,
+    utc: bool,
 ) -> Usage:
-    """The account of a window by `keys`, of all jobs or of those that match `where`.
+    """The account of the time between two moments by `keys`, of all jobs or of those that match `where`.
 
+    The second moment None: now. Days are those of local time, with `utc` those of UTC.
     Raises UsageError for a key that neither pods nor jobs have.
     """
+    since_s, until_s = between_s[0], min(snapshot.now_s, between_s[1] or snapshot.now_s)
+    days = days_between(since_s, until_s, Clock(snapshot.now_s, utc)) if DAY in keys else ()
+    window = Window(since_s, until_s, tuple(days))
     check_keys(snapshot, [key for key in keys if key not in OF_SLOTS], OF_SLOTS)
     kinds = dict(zip(snapshot.records, snapshot.kinds(snapshot.records), strict=True))
     history = History(_needs(snapshot, kinds))

@@ -4,12 +4,11 @@ what a job that resumes has set otherwise is told."""
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dispatcher.base import yaml_text
-from dispatcher.base.values import shown
+from dispatcher.base.values import identity, shown
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.checkpoint import Contents
 from dispatcher.runtime.config_tree import Config
@@ -63,7 +62,7 @@ def warn_of_differences(cls: Any, config: Config | Mapping[str, Any], saved: Map
     """Log a warning for each value of the model's configuration that differs from the checkpoint's."""
     for path in layout(*cls.model_classes()):
         now, then = _value_at(config, path), _value_at(saved, path)
-        if _MISSING not in (now, then) and now != then:
+        if _MISSING not in (now, then) and identity(now) != identity(then):
             _log.warning("%s = %s, but %s was saved with %s", path, shown(now), where, shown(then))
 
 
@@ -76,7 +75,7 @@ def tell_changed_settings(cls: Any, config: Config | Mapping[str, Any], saved: C
     changed = [
         f"{path} {_shown(then, path)} then, {_shown(now, path)} now"
         for path in sorted(then.keys() | now.keys())
-        if path not in then or path not in now or not _same(then[path], now[path])
+        if path not in then or path not in now or identity(then[path]) != identity(now[path])
     ]
     if changed:
         _log.warning("%s: resumed with other settings: %s", where, "; ".join(changed))
@@ -89,13 +88,6 @@ def _flat(document: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, A
             yield from _flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two settings are equal; NaN equals itself, and true is not 1."""
-    if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
-        return True
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _shown(values: Mapping[str, Any], path: str) -> str:

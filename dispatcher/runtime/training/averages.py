@@ -1,8 +1,8 @@
 """The statistics of normalization of averaged parameters: a training's running ones are those of the latest parameters.
 
 A layer gives the statistics of a batch as a part of its running ones: `momentum * old + (1 - momentum) * new`. Passes
-with two different old ones tell the momentum, so that no kind of layer must be known. What a pass changes in another
-way keeps the average of the model's.
+with two different old ones tell the momentum, so that no kind of layer must be known: it is one number for an array.
+What a pass changes in another way, such as the vector of nn.SpectralNorm, keeps the average of the model's.
 """
 
 from __future__ import annotations
@@ -76,9 +76,15 @@ def batch_moments(updater: Updater, state: State, batch: Any, loss: Loss) -> Arr
 
 
 def _new(old: jax.Array, first: jax.Array, second: jax.Array, far: jax.Array, otherwise: jax.Array) -> jax.Array:
-    """The statistics of a batch, which have led from `old` to `first`, and from `old + far` to `second`."""
-    momentum = (second - first) / jnp.maximum(far, 1)
-    known = (momentum > -1e-4) & (momentum < 0.9999)
+    """The statistics of a batch, which have led from `old` to `first`, and from `old + far` to `second`; `otherwise`
+    where no momentum leads all of the array there."""
+    distance = jnp.maximum(far, 1)
+    found = (second - first) / distance
+    rounding = 1e-3 + 4e-7 * jnp.maximum(jnp.abs(first), jnp.abs(second)) / distance
+    low = jnp.max(found - rounding, initial=-jnp.inf, where=far != 0)
+    high = jnp.min(found + rounding, initial=jnp.inf, where=far != 0)
+    momentum = (low + high) / 2
+    known = (low <= high) & (momentum > -1e-4) & (momentum < 0.9999)
     new = jnp.where(known, (first - momentum * old) / jnp.where(known, 1 - momentum, 1), otherwise)
     return jnp.where(far == 0, old, new)
 

@@ -50,7 +50,8 @@ def _step_error(
         what = f"a {checked} is not finite"
     else:
         what = "the loss is not finite" if loss is None or math.isfinite(loss) else f"the loss is {loss}"
-    data = ", and look for such numbers in the rows" if LOSS in faults else ""
+    # Flax has NaN for the rows that a table lacks.
+    data = ", and look in the rows for such numbers and for ids that nnx.Embed does not have" if LOSS in faults else ""
     names = [name for name in faults if name != LOSS]
     which = (
         f" {'Not finite in step()' if own_step else 'Gradients that are not finite'}: {_some(names)}." if names else ""

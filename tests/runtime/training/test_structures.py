@@ -14,10 +14,11 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from flax.traverse_util import flatten_dict
+from flax.traverse_util import flatten_dict, unflatten_dict
 from optax.contrib import MuonDimensionNumbers, muon
 from small_trainings import CLASSES, FEATURES, Classification, arrays, made, samples, trained
 
+from dispatcher.runtime.training.averages import _new
 from dispatcher.runtime.training.data import Arrays, read_batch
 from dispatcher.runtime.training.order import rows_at
 from dispatcher.runtime.training.trainer import Trainer
@@ -185,7 +186,7 @@ class Bridged(nnx.Module):
 
 
 class Containers(nnx.Module):
-    """Layers in dicts, lists and tuples, stacked twice, one of them shared; others convolve, recur and attend."""
+    """Layers and an array in dicts, lists and tuples, stacked twice, one shared; others convolve, recur and attend."""
 
     def __init__(self, rngs: nnx.Rngs) -> None:
         self.table = nnx.data(
@@ -197,6 +198,7 @@ class Containers(nnx.Module):
         self.named = nnx.Dict(lstm=nnx.RNN(nnx.LSTMCell(4, 4, rngs=rngs)), bare=nnx.Param(jnp.ones(4)))
         self.attention = nnx.data((nnx.MultiHeadAttention(2, 4, decode=False, rngs=rngs),))
         self.dropout = nnx.Dropout(0.2, rngs=rngs)
+        self.factors = nnx.data({"last": [jnp.full(4, 0.5)]})
         self.out = nnx.Linear(4, CLASSES, rngs=rngs)
 
     def __call__(self, x: Any) -> Any:
@@ -205,7 +207,7 @@ class Containers(nnx.Module):
         for layer in self.shared:
             hidden = layer(hidden)
         hidden = self.named["lstm"](self.conv(hidden[..., None]).astype(jnp.float32)) * self.named["bare"]
-        return self.out(self.dropout(self.attention[0](hidden)[:, -1]))
+        return self.out(self.dropout(self.attention[0](hidden)[:, -1]) * self.factors["last"][0])
 
 
 class Structured(Classification):
@@ -267,6 +269,33 @@ def test_a_classifier_of_linen_is_what_plain_linen_and_optax_make_of_it(tmp_path
     # An evaluation is without dropout, and with running statistics.
     held_out, _ = jax.jit(lambda *given: loss(*given, train=False))(params, statistics, samples(37, seed=2))
     assert job.measured["held_out/loss"] == pytest.approx(float(held_out), rel=1e-4)
+
+
+def test_averaged_parameters_of_a_linen_model_have_statistics_of_their_own(tmp_path: Path) -> None:
+    job = trained(tmp_path, "averaged", Structured, steps=STEPS, ema=0.9, optimization=CONSTANT)
+    found = {name.removeprefix("net/"): array for name, array in job.model_to_evaluate().items()}
+    statistics = {name: array for name, array in found.items() if name.startswith("BatchNorm_0/") and name[-1] in "nr"}
+    assert sorted(statistics) == ["BatchNorm_0/mean", "BatchNorm_0/var"]
+    given = {"params": found.keys() - statistics.keys(), "batch_stats": statistics.keys()}
+    variables = {kind: unflatten_dict({name: found[name] for name in names}, sep="/") for kind, names in given.items()}
+    rows = job.data()[np.arange(64)]["x"]
+    _, changed = jax.jit(lambda: LinenClassifier(0.0).apply(variables, rows, train=True, mutable=["batch_stats"]))()
+    for name, array in statistics.items():
+        # Of all rows: what one pass adds to the running ones.
+        expected = (flatten_dict(changed["batch_stats"], sep="/")[name] - 0.8 * array) / 0.2
+        np.testing.assert_allclose(array, expected, rtol=1e-3, atol=1e-4)
+        assert np.abs(job.live_state.variables[f"net/{name}"] - array).max() > 0.01
+
+
+def test_statistics_are_told_from_what_a_pass_changes_in_another_way() -> None:
+    old, new, far = np.array([0.5, -3.0, 1e3]), np.array([2.0, 1e4, 0.25]), np.array([1.5, 4.0, 1001.0])
+    kept = np.full(3, 7.0)
+    running = _new(old, 0.9 * old + 0.1 * new, 0.9 * (old + far) + 0.1 * new, far, kept)
+    np.testing.assert_allclose(running, new, rtol=1e-3, atol=1e-3)
+    old, far = np.array([0.5, -3.0, 1.0]), np.array([1.5, 4.0, 2.0])
+    unit = [array / np.linalg.norm(array) for array in (old, old + far)]
+    np.testing.assert_array_equal(_new(old, *unit, far, kept), kept)
+    np.testing.assert_array_equal(_new(old, old, old + far, 0 * far, kept), old)
 
 
 @pytest.mark.parametrize("cls", [Structured, OfContainers])

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Final, TypeVar
 
-from dispatcher.query.results.pivot import finite_number
+from dispatcher.errors import UsageError
+from dispatcher.query.numbers import finite_number
+from dispatcher.query.results.rows import methods_without, no_value_text
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.states import IN_FLIGHT
 
 # How long one step may take, so that requests are answered between two of them.
 STEP_S: Final = 0.05
 
+M = TypeVar("M", bound=Hashable)
 Read = Callable[[Snapshot, str], Mapping[str, Any] | None]
 
 
-class Results:
+class KnownResults:
     """The numbers in the results of all jobs that have succeeded. `read` gives a job's result, None without one."""
 
     def __init__(self, read: Read) -> None:
@@ -63,9 +66,23 @@ class Results:
             if job in snapshot.records:
                 self._note(job, self._read(snapshot, job))
 
+    def numbers(self, name: str) -> Mapping[str, float]:
+        """The numbers of this name by job. Raises UsageError for a name that no result has."""
+        found = self.by_name.get(name)
+        if found is None and not self.pending:
+            raise UsageError(no_value_text(name, self.names()))
+        return found or {}
+
     def names(self) -> list[str]:
         """The names of results, the most frequent first."""
         return sorted((name for name, of in self.by_name.items() if of), key=lambda name: -len(self.by_name[name]))
+
+    def methods_without(self, name: str, methods: Mapping[str, M]) -> set[M]:
+        """Those of these methods, of each job, that report results, but never this one: see methods_without."""
+        reporting = [job for job in methods if job in self.known]
+        numbers, others = self.by_name.get(name, {}), self.others.get(name, ())
+        having = (job for job in reporting if job in numbers or job in others)
+        return methods_without(map(methods.__getitem__, reporting), map(methods.__getitem__, having))
 
     def _note(self, job: str, result: Mapping[str, Any] | None) -> None:
         given = result or {}

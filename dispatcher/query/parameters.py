@@ -10,16 +10,12 @@ values are taken in bins of as many jobs each. What two parameters do only toget
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from dispatcher.errors import UsageError
-from dispatcher.query.results.rows import no_value_text
-from dispatcher.web.board import Board
-from dispatcher.web.columns import Filter
-from dispatcher.web.comparing import sample
+from dispatcher.query.values import JobValues
 
 # More jobs are sampled: what is asked for is an estimate.
 _MOST_JOBS: Final = 4_000
@@ -47,52 +43,50 @@ class Importance(msgspec.Struct, frozen=True):
     trend: float | None
 
 
-def parameters(board: Board, y: str, wanted: Filter) -> dict[str, Any]:
-    """The importance of all parameters for the result `y`, the greatest first, and the values of some jobs.
+class Parameters(msgspec.Struct, frozen=True):
+    """What parameters explain of a result, the greatest share first, and the values of some jobs.
 
-    Each of `rows` is a job, its values of the parameters `axes`, and its result.
+    `jobs` have the result, `missing` lack it, `sampled` of those that have it were looked at. `constant` are the
+    parameters with one value. Each of `rows` is a job, its values of the parameters `axes`, and its result.
     """
-    columns, results = board.columns, board.results
-    places = board.places(wanted)
-    if y not in results.by_name and not results.pending:
-        raise UsageError(no_value_text(y, results.names()))
-    of_y = results.by_name.get(y, {})
-    having = [place for place in places if columns.jobs[place] in of_y]
-    known = list(columns.keys.items())[:_MOST_KEYS]
+
+    jobs: int
+    missing: int
+    sampled: int
+    importance: list[Importance]
+    constant: list[str]
+    axes: list[str]
+    rows: list[dict[str, Any]]
+
+
+def of_parameters(values: JobValues, of_y: Mapping[str, float], places: Sequence[int]) -> Parameters:
+    """The importance of all parameters for the results `of_y` of the jobs at these places."""
+    jobs = values.jobs
+    having = [place for place in places if jobs[place] in of_y]
+    known = list(values.keys.items())[:_MOST_KEYS]
     # All of this holds up other answers: with more parameters fewer jobs.
-    chosen = sample(columns.jobs, having, min(_MOST_JOBS, _MOST_VALUES // max(1, len(known))))
-    of_jobs = ranked([of_y[columns.jobs[place]] for place in chosen])
+    chosen = values.sample(having, min(_MOST_JOBS, _MOST_VALUES // max(1, len(known))))
+    of_jobs = ranked([of_y[jobs[place]] for place in chosen])
     found, constant = [], []
     for key, column in known:
-        values = [column.values[column.codes[place]] for place in chosen]
         codes = [column.codes[place] for place in chosen]
-        one = importance(key, values, codes, of_jobs)
+        one = importance(key, [column.values[code] for code in codes], codes, of_jobs)
         if one.values > 1:
             found.append(one)
         elif any(codes):
             constant.append(key)
     found.sort(key=lambda one: (one.share is None, -(one.share or 0.0)))
     axes = [one.key for one in found if _is_axis(one)][:_MOST_AXES]
-    drawn = sample(columns.jobs, chosen, _MOST_LINES)
-    keys = [(columns.keys[key].codes, columns.keys[key].labels) for key in axes]
-    return {
-        "y": y,
-        "jobs": len(having),
-        "missing": len(places) - len(having),
-        "sampled": len(chosen),
-        "importance": found,
-        "constant": constant,
-        "axes": axes,
-        "rows": [
-            {
-                "job": columns.jobs[place],
-                "values": [labels[codes[place]] for codes, labels in keys],
-                "y": of_y[columns.jobs[place]],
-            }
-            for place in drawn
-        ],
-        "results_pending": results.pending,
-    }
+    keys = [(values.keys[key].codes, values.keys[key].labels) for key in axes]
+    rows = [
+        {
+            "job": jobs[place],
+            "values": [labels[codes[place]] for codes, labels in keys],
+            "y": of_y[jobs[place]],
+        }
+        for place in values.sample(chosen, _MOST_LINES)
+    ]
+    return Parameters(len(having), len(places) - len(having), len(chosen), found, constant, axes, rows)
 
 
 def _is_axis(one: Importance) -> bool:

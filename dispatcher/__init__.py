@@ -65,7 +65,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     checkpoints/            the format of job classes' checkpoints, without their arrays
     workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told
     matrix/                 entries, manifests, sweep files, needs
-    run_state/              journal, records, transactions, locks, liveness, hand edits
+    run_state/              journal, records, transactions, locks, liveness, hand edits; facets/: pauses, notices ...
     templates/              rendering of training scripts and wrappers
     provenance/             what attempts ran from: code, packages, host
     outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs, batch/
@@ -95,8 +95,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     outlets/kinds.py: OUTLET_KINDS and MAKERS; its options: outlets/context.py,
                                     pod/options.py and cli/main.py: _options; the loop does not change. What a job asks
                                     for: Request, below
-    a state of a job                run_state/states.py: State and TRANSITIONS; its docstring lists the other places
-                                    (events, edits, reasons, colours, commands, API)
+    a state of a job                run_state/states.py: State and its row in STATES; its docstring has the rest
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
     a field of a manifest's entry   matrix/entry.py: READERS and Entry; SCHEDULING only if it does not change what a job
                                     computes; if a method may set it too: config.py: Method and
@@ -104,12 +103,13 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     Request, pod/offers.py: request_of, query/snapshot.py, and each outlet's offer
     whose a job is                  query/snapshot.py: Snapshot.owner; of entries matrix/owners.py, manifest.py; of an
                                     attempt Record.user; names of users: base/users.py; filters: Where.of_users
-    an event of the journal         run_state/events.py: Event; what it does: run_state/fold.py
+    an event of the journal         run_state/events.py: Event; what it does beside a record: a module of
+                                    run_state/facets/, listed in its table.py; its package says what is in one
     a concern of a pod              a Participant in pod/participants/, and its line in listed.py
     a limit on what runs at once    base/running_limits.py reads it, matrix/limits.py says which entries count in it,
                                     pod/participants/running_limits.py counts, pod/ready.py passes over what it keeps
                                     waiting
-    what pauses claiming            run_state/pauses.py: scopes; run_state/fold.py counts, pod/breaker.py decides,
+    what pauses claiming            run_state/facets/pauses.py: scopes, streaks; pod/breaker.py decides,
                                     pod/participants/pauses.py records, pod/claim.py and pod/waiting.py pass over
     a setting of dispatcher.yaml    config.py: Config and _SETTINGS; of a method: Method and _METHOD_KEYS
     a kind of host, a key of one    hosts/types.py and hosts/read.py; hosts/__init__.py says where
@@ -122,7 +122,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     why a job is out of date        query/ran.py: its parameters; query/inputs.py: the jobs that it needs
     a notice of `status`            query/overview.py: notices
     a way to tell people            notify_config.py: its struct and reader; notify/channels/: a module; notify/child.py
-    what people are told of         topics.py; from lines of the journal: run_state/fold.py: _fold_event;
+    what people are told of         topics.py; of lines of the journal: run_state/facets/notices.py: _NEWS;
                                     from anything else: notify/conditions.py; its words: notify/text.py
     a picture of results            a module in query/plots/, called in cli/plotting.py; an export: query/export/
     a sweep keyword                 matrix/sweep.py: _SWEEP_KEYS and _sweep; a distribution of draws: matrix/draw.py

@@ -55,7 +55,7 @@ PYTHON_PLACES: Final = ("PYTHONPATH", "PYTHONHOME")
 _NOTHING: Final[Mapping[str, Any]] = {}
 _GPU_IDLE_AFTER_S: Final = 1800.0
 _MOST_PAUSE_AFTER: Final = 200
-# So many failures of a method are remembered (run_state/fold.py).
+# So many failures of a method are remembered (run_state/facets/pauses.py).
 _MOST_FAILS: Final = 1_000
 
 

@@ -12,7 +12,7 @@ from dispatcher.pod.in_flight import InFlight
 from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.outcome import longest_pause_s
 from dispatcher.pod.waiting import Facts
-from dispatcher.run_state.pauses import Pause
+from dispatcher.run_state.facets.pauses import Pause
 from dispatcher.run_state.states import Record, State
 
 EARLY, NOW, LATE = "2026-06-17T22:00:00.000Z", "2026-06-17T23:00:00.000Z", "2026-06-18T00:00:00.000Z"

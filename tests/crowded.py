@@ -7,7 +7,7 @@ import os
 import time
 
 from dispatcher.run_state import liveness
-from dispatcher.run_state.events import Paused
+from dispatcher.run_state.facets.pauses import Paused
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import PodInfo, SlotInfo
 

@@ -13,7 +13,8 @@ import time
 import crowded
 
 from dispatcher.run_state.change import Change, split
-from dispatcher.run_state.events import Event, Paused
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.pauses import Paused
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import SlotInfo
 from dispatcher.run_state.states import State

@@ -9,7 +9,7 @@ from typing import Any
 from dispatcher.notify.process import Outcome, Sending
 from dispatcher.notify.text import payload
 from dispatcher.notify_config import Target, parse_notify
-from dispatcher.run_state.notices import Cause
+from dispatcher.run_state.facets.notices import Cause
 
 AT = "2026-11-23T03:04:05.000Z"
 

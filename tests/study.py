@@ -11,11 +11,11 @@ from typing import Any
 from dispatcher.api import Workspace
 from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.studies import TrialAsked
 from dispatcher.run_state.fold import Fold
+from dispatcher.run_state.requests import FRESH_START
 from dispatcher.run_state.states import State
-from dispatcher.run_state.studies import TrialAsked
 from dispatcher.tuning.sampling import Sampling
 from dispatcher.tuning.settings import read_settings
 from dispatcher.tuning.trials import TrialState, comparable, trial_states

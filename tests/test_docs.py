@@ -19,6 +19,7 @@ from dispatcher.cli import main
 from dispatcher.hosts import read
 from dispatcher.matrix import condition, draw, sweep
 from dispatcher.matrix.entry import READERS, RESERVED
+from dispatcher.run_state.states import MARKABLE, REQUESTABLE, State
 from dispatcher.runtime.http_api.config import ApiConfig
 from dispatcher.runtime.places import layout
 from dispatcher.topics import Topic
@@ -200,6 +201,15 @@ def test_the_page_of_measurements_has_the_rows_of_the_benchmark() -> None:
     shown = {line.split()[0] for line in table.splitlines()[2:] if line[:1].strip()}
     left_out = set(re.findall(r"`(\w+)`", page.partition("Not in the table of results")[2]))
     assert shown | left_out == rows
+
+
+def test_every_state_is_documented() -> None:
+    section = (DOCS / "architecture.md").read_text().partition("\n## States of a job\n")[2].partition("\n## ")[0]
+    assert set(State) <= set(re.findall(r"[a-z]+", section.partition("```")[2].partition("```")[0]))
+    fields = (DOCS / "status-file.md").read_text().partition("\n## Editable fields\n")[2]
+    assert {*REQUESTABLE, *MARKABLE} == set(
+        re.findall(r'"(\w+)"', "".join(re.findall(r"\n\| `\"state\": ([^|]*)", fields)))
+    )
 
 
 def test_every_failure_reason_is_documented() -> None:

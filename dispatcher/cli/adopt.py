@@ -15,7 +15,7 @@ from dispatcher.errors import StateError
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.run_state.edits import Outcome
+    from dispatcher.run_state.edits.changes import Edit
     from dispatcher.workspace import Layout
 
 _REFUSED_SHOWN: Final = 20
@@ -57,10 +57,10 @@ def _take_over(workspace: Workspace, file: Path) -> bool:
     with files.shared_umask(layout.root), files.storing("laying the workspace in", layout.root):
         for directory in (layout.matrix_dir, layout.templates_dir, layout.scripts_dir):
             os.makedirs(directory, exist_ok=True)
-    store.adopt_from = file
+    store.first.adopt_from = file
     with workspace.transaction():
         pass
-    return store.began_with == file
+    return store.first.began_with == file
 
 
 def _report_adopted(workspace: Workspace, *, as_json: bool) -> None:
@@ -78,18 +78,17 @@ def _report_adopted(workspace: Workspace, *, as_json: bool) -> None:
 def _report(workspace: Workspace, file: Path, *, as_json: bool) -> None:
     from dispatcher.cli.printing import print_rows
     from dispatcher.run_state.adoption import read_lab_file
-    from dispatcher.run_state.events import Event
 
-    outcomes = read_lab_file(workspace.layout, file)
-    jobs = [outcome.job for outcome in outcomes if outcome.event is Event.ADOPTED]
-    refused = {outcome.job: outcome.why for outcome in outcomes if outcome.event is Event.REFUSED}
+    found = read_lab_file(workspace.layout, file)
+    jobs = [edit.job for edit in found.edits]
+    refused = {one.job: one.why for one in found.refusals}
     if as_json:
-        adopted = dict(_rows(outcomes, refused))
+        adopted = dict(_rows(found.edits, refused))
         root, count = workspace.layout.root, len(workspace.store.records)
         print_json({"workspace": root, "adopted": adopted, "refused": refused, "jobs": count})
         return
     click.echo(f"{file}: {counted(len(jobs), 'job')} adopted into {workspace.layout.run_state}")
-    rows = _rows(outcomes, refused)
+    rows = _rows(found.edits, refused)
     unknown = _unknown(workspace, jobs)
     if unknown:
         rows.append(("in no manifest, not claimed", unknown))
@@ -107,17 +106,15 @@ def _report(workspace: Workspace, file: Path, *, as_json: bool) -> None:
         )
 
 
-def _rows(outcomes: Iterable[Outcome], refused: Collection[str]) -> list[tuple[str, list[str]]]:
+def _rows(edits: Iterable[Edit], refused: Collection[str]) -> list[tuple[str, list[str]]]:
     """The jobs of each resulting state, in the order of the states; refused ones last."""
-    from dispatcher.run_state.events import Event
     from dispatcher.run_state.states import IN_FLIGHT, State
 
     words = {state: _EXTERNAL if state in IN_FLIGHT else state.value for state in State}
     jobs: dict[str, list[str]] = {word: [] for word in (*words.values(), _REFUSED)}
-    for outcome in outcomes:
-        if outcome.event is Event.ADOPTED:
-            word = _REFUSED if outcome.job in refused else words[State(str(outcome.change.state))]
-            jobs[word].append(outcome.job)
+    for edit in edits:
+        word = _REFUSED if edit.job in refused else words[State(str(edit.change.state))]
+        jobs[word].append(edit.job)
     return [(word, names) for word, names in jobs.items() if names]
 
 

@@ -20,7 +20,7 @@ from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.run_state.edits import Outcome
+    from dispatcher.run_state.edits.changes import Changes
     from dispatcher.run_state.states import Record
 
 
@@ -44,7 +44,7 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
         click.echo(f"{counted(len(cleared), 'refused hand edit')} cleared")
         return
     from dispatcher.query.selection import parse_states, select
-    from dispatcher.run_state import status_file
+    from dispatcher.run_state.edits import status_file
 
     editor = _editor()
     snapshot = workspace.snapshot()
@@ -122,8 +122,7 @@ def _read(editor: str, path: str) -> bytes:
 
 def _faults(workspace: Workspace, after: bytes, shown: Collection[str]) -> list[str]:
     """What is wrong with the saved file."""
-    from dispatcher.run_state import status_file
-    from dispatcher.run_state.events import Event
+    from dispatcher.run_state.edits import status_file
 
     try:
         lines = status_file.parse(after, "the edited copy")
@@ -133,36 +132,27 @@ def _faults(workspace: Workspace, after: bytes, shown: Collection[str]) -> list[
     faults = [f"{job}: the line was removed; `dispatcher delete {job}` removes a record" for job in gone[:5]]
     if len(gone) > len(faults):
         faults.append(f"... and {len(gone) - len(faults)} more lines")
-    return faults + [
-        f"{change.job}: {change.why}" for change in _changes(workspace, after) if change.event is Event.REFUSED
-    ]
+    return faults + [f"{one.job}: {one.why}" for one in _changes(workspace, after).refusals]
 
 
-def _changes(workspace: Workspace, after: bytes) -> list[Outcome]:
+def _changes(workspace: Workspace, after: bytes) -> Changes:
     """The changes that the edited lines make to the current records."""
     store = workspace.store
     problem = store.problem
-    outcomes = store.find_edits(after, is_whole=False)
+    found = store.find_edits(after, is_whole=False)
     # A fault of the copy is not a fault of the status file.
     store.problem = problem
-    return outcomes or []
+    return found
 
 
 def _apply(workspace: Workspace, after: bytes) -> None:
-    from dispatcher.run_state.events import Event
-
-    applied: list[Outcome] = []
-    late: list[Outcome] = []
     with workspace.transaction() as tx:
-        for outcome in _changes(workspace, after):
-            if outcome.event is Event.REFUSED:
-                late.append(outcome)
-            else:
-                tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra)
-                applied.append(outcome)
-    for outcome in applied:
-        click.echo(f"{outcome.job}: {outcome.event}")
-    if late:
-        raise StateError("\n".join(f"{o.job}: changed while you were editing: {o.why}" for o in late))
-    if not applied:
+        found = _changes(workspace, after)
+        for edit in found.edits:
+            tx.change(edit.job, edit.event, edit.change, extra=edit.extra)
+    for edit in found.edits:
+        click.echo(f"{edit.job}: {edit.event}")
+    if found.refusals:
+        raise StateError("\n".join(f"{one.job}: changed while you were editing: {one.why}" for one in found.refusals))
+    if not found.edits:
         click.echo("nothing was changed")

@@ -29,8 +29,8 @@ from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_json, print_rows
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import Where
+from dispatcher.run_state.edits.status_file import TIMES
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.status_file import TIMES
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import click
 
+from dispatcher.run_state.states import STATES
+
 if TYPE_CHECKING:
     from dispatcher.cli.fitting import Narrowing
     from dispatcher.cli.tables import Rows
 
 _COLOURS: Final = {
-    "running": "cyan",
-    "submitted": "cyan",
-    "done": "green",
-    "failed": "red",
+    **{state.value: row.colour for state, row in STATES.items()},
     "dead": "red",
     "stalled": "yellow",
     "idle": "yellow",
-    "abandoned": "yellow",
-    "held": "yellow",
     "draining": "yellow",
 }
 

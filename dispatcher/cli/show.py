@@ -15,8 +15,8 @@ from dispatcher.cli.fitting import Narrowing
 from dispatcher.cli.printing import note, print_facts, print_json, print_rows, print_text
 from dispatcher.errors import StateError
 from dispatcher.matrix.entry import OWNER
+from dispatcher.run_state.edits.status_file import TIMES
 from dispatcher.run_state.states import IN_FLIGHT
-from dispatcher.run_state.status_file import TIMES
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ from dispatcher.cli.vms import create_missing, yes_option
 from dispatcher.config import CodeMode, Config, load_config
 from dispatcher.errors import StateError, UsageError, nearest
 from dispatcher.hosts.overrides import HostOverrides
+from dispatcher.run_state.states import WAITING
 from dispatcher.workspace import Layout
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _records(config: Config, jobs: Mapping[str, Target]) -> dict[str, Record]:
 
 
 def _row(job: str, record: Record | None, target: Target) -> dict[str, Any]:
-    is_queued = record is None or record.state in ("queued", "held")
+    is_queued = record is None or record.state in WAITING
     return {
         "job": job,
         "outlet": target.outlets_text if record is None or is_queued else record.outlet,

@@ -21,7 +21,6 @@ from dispatcher.outlets.lost_claims import find_lost_claim, jobs_with_directorie
 from dispatcher.run_state import journal as journal_files
 from dispatcher.run_state import liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted
-from dispatcher.run_state.events import Event
 from dispatcher.run_state.head import peek_head
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.lock_choice import AUTO, check_wanted, hardlink_is_in_force
@@ -219,11 +218,10 @@ def status_file(context: Context) -> Findings:
 
 
 def _readable_status_file(context: Context, store: Store) -> Finding:
-    outcomes = store.pending_edits()
+    waiting = len(store.pending_edits().edits)
     if store.problem is not None:
         return Finding("status file", WRONG, store.problem, "correct it, or `dispatcher status --restore`")
     refused = len(store.fold.refusals)
-    waiting = sum(outcome.event is not Event.REFUSED for outcome in outcomes)
     what = f"{context.layout.status_file}: readable" + (
         f"; {counted(waiting, 'hand edit')} not applied yet" if waiting else ""
     )

@@ -15,7 +15,7 @@ from dispatcher.base.secrets import SecretError
 from dispatcher.notify import channels
 from dispatcher.notify.process import BEGUN, Order, Outcome
 from dispatcher.notify_config import Apprise, Channel, Command, Smtp, Webhook
-from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENT
+from dispatcher.run_state.facets.notices import DOUBTFUL, FAILED, SENT
 
 # Beyond its deadline, at which its parent kills it if that is still there.
 _GRACE_S: Final = 5

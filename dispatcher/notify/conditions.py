@@ -14,15 +14,13 @@ from typing import Final
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.base.times import duration_text, parse_time
-from dispatcher.run_state.events import Began, Incident
+from dispatcher.run_state.facets.notices import Began, Incident, incident_key, topic_of
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import PodInfo
-from dispatcher.run_state.notices import incident_key, topic_of
-from dispatcher.run_state.states import IN_FLIGHT, State
+from dispatcher.run_state.states import ENDED, IN_FLIGHT, State
 from dispatcher.topics import Topic
 
-_ENDED: Final = (State.DONE, State.FAILED, State.ABANDONED)
 _OPEN: Final = (State.QUEUED, *IN_FLIGHT)
 # A pod whose last heartbeat is so much older than the wish to be told is not news.
 _OLD_S: Final = 600.0
@@ -146,9 +144,9 @@ class Conditions:
     def _done_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:
         if fold.count(*_OPEN):
             return {}, known
-        if known or not fold.count(*_ENDED):
+        if known or not fold.count(*ENDED):
             return {}, []
-        counts = [f"{count} {state}" for state in (*_ENDED, State.HELD) if (count := fold.count(state))]
+        counts = [f"{count} {state}" for state in State if state not in _OPEN and (count := fold.count(state))]
         return {_DONE_KEY: Began(f"no job is left to run: {', '.join(counts)}", "")}, []
 
     def _nothing_news(self, fold: Fold, known: list[str]) -> tuple[dict[str, Began], list[str]]:

@@ -17,9 +17,18 @@ from dispatcher.notify.process import Outcome, Sending
 from dispatcher.notify.schedule import Due, due, retry_at_s, zone_of
 from dispatcher.notify.text import headline, payload, workspace_id
 from dispatcher.notify_config import Notify
-from dispatcher.run_state.events import NoticeClaimed, NoticeEnded, Notifying
+from dispatcher.run_state.facets.notices import (
+    DOUBTFUL,
+    FAILED,
+    SENDING,
+    SENT,
+    Notice,
+    NoticeClaimed,
+    NoticeEnded,
+    Notices,
+    Notifying,
+)
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENDING, SENT, Notice, Notices
 from dispatcher.run_state.store import Store, Transaction
 
 

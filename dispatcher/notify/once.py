@@ -17,8 +17,8 @@ from dispatcher.notify.notifier import Notifier
 from dispatcher.notify.process import Outcome, Sending
 from dispatcher.notify.text import test_payload, workspace_id
 from dispatcher.notify_config import Notify, Target
+from dispatcher.run_state.facets.notices import FAILED, Notice
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.notices import FAILED, Notice
 from dispatcher.run_state.store import Store
 
 _LONGEST_WAIT_S: Final = 60.0

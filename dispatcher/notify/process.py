@@ -16,7 +16,7 @@ import msgspec
 from dispatcher.base.libraries import PACKAGES
 from dispatcher.base.programs import Program
 from dispatcher.notify_config import Channel, Target
-from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENT
+from dispatcher.run_state.facets.notices import DOUBTFUL, FAILED, SENT
 
 BEGUN: Final = b"begun"
 # The package as this process has found it; nothing of it in the environment, which programs of users inherit.

@@ -15,8 +15,8 @@ import msgspec
 
 from dispatcher.base.times import parse_time
 from dispatcher.notify_config import Quiet, Target
+from dispatcher.run_state.facets.notices import Notice, Notices, TargetState
 from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
-from dispatcher.run_state.notices import Notice, Notices, TargetState
 from dispatcher.topics import Topic
 
 HOUR_S: Final = 3600.0

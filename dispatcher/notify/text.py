@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from dispatcher.base.messages import counted
 from dispatcher.base.times import parse_time
-from dispatcher.run_state.notices import Cause
-from dispatcher.run_state.pauses import unpause_command
+from dispatcher.run_state.facets.notices import Cause
+from dispatcher.run_state.facets.pauses import unpause_command
 from dispatcher.topics import Topic
 
 _LONGEST_LINE: Final = 300

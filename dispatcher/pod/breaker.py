@@ -27,9 +27,8 @@ from dispatcher.base.messages import counted, first_names
 from dispatcher.config import Method
 from dispatcher.matrix.entry import Entry
 from dispatcher.pod.outcome import NO_FAULT
-from dispatcher.run_state.events import Paused, Streak
-from dispatcher.run_state.fold import signature
-from dispatcher.run_state.pauses import host_scope, keys_of, method_scope, value_text, values_of
+from dispatcher.run_state.facets.pauses import Paused, Streak, host_scope, keys_of, method_scope, value_text, values_of
+from dispatcher.run_state.failures import signature
 from dispatcher.run_state.states import BY_HAND, Record, State
 
 # So many different jobs in a row pause a GPU or a host, and so many of them must be of each of two methods.

@@ -22,7 +22,7 @@ from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.ready import Asked, ReadyClass, ReadyJobs
 from dispatcher.pod.waiting import Facts, Waiting, as_written
-from dispatcher.run_state.pauses import Pause, host_scope, pause_of_host, pause_of_method
+from dispatcher.run_state.facets.pauses import Pause, host_scope, pause_of_host, pause_of_method
 from dispatcher.run_state.states import IN_FLIGHT, State
 
 

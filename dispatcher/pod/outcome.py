@@ -31,9 +31,9 @@ from dispatcher.outlets.base import (
 )
 from dispatcher.pod.error_line import last_error_line, last_line, until_first_end
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.journal import now_text
+from dispatcher.run_state.requests import FRESH_START
 from dispatcher.run_state.states import PRUNED, Record, State
 from dispatcher.workspace import AttemptPaths
 

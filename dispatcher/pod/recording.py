@@ -22,12 +22,12 @@ from dispatcher.pod.placing import own_store
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.edits import FRESH_START
 from dispatcher.run_state.events import Blame, Event
+from dispatcher.run_state.facets.pauses import gpu_scope, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
-from dispatcher.run_state.pauses import gpu_scope, host_scope
-from dispatcher.run_state.states import IN_FLIGHT, Record, State
+from dispatcher.run_state.requests import FRESH_START
+from dispatcher.run_state.states import IN_FLIGHT, PUT_ASIDE, Record, State
 from dispatcher.run_state.store import Transaction
 
 # Events that a pod's log shows with other words than the journal.
@@ -41,7 +41,7 @@ def is_current(record: Record | None, number: int) -> bool:
 
 def is_forgotten(record: Record | None, number: int) -> bool:
     """Whether the journal has gone back behind the claim of attempt `number`; what a person asks for since is done."""
-    return record is not None and record.attempt < number and record.state not in (State.HELD, State.ABANDONED)
+    return record is not None and record.attempt < number and record.state not in PUT_ASIDE
 
 
 def claim_again(tx: Transaction, lost: LostClaim) -> None:
@@ -150,7 +150,7 @@ class Recorder:
         host = host_scope(record.host) if record.host is not None and is_local(record) else None
         is_suspect = host is not None and outcome.is_suspicious(ended)
         # A wrapper that wrote an exit status shows that the host is well.
-        is_well = ended.exit_code is not None and host in self._store.fold.streaks
+        is_well = ended.exit_code is not None and host in self._store.fold.pauses.streaks
         return Blame(
             method=None if entry is None else entry.method,
             gpu=gpu,

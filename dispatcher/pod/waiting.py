@@ -30,9 +30,9 @@ from dispatcher.pod.in_flight import InFlight
 from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, SILENT, STOPPED, Offer, Refusal, refused_by_all
 from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
+from dispatcher.run_state.facets.pauses import Pause, host_scope, pause_of_host, pause_of_method
 from dispatcher.run_state.journal import later, normalized_time
-from dispatcher.run_state.pauses import Pause, host_scope, pause_of_host, pause_of_method
-from dispatcher.run_state.states import Record, State
+from dispatcher.run_state.states import STATES, Record, State
 
 SLOT: Final = "waits for a free slot"
 _COPY: Final = "waits for a copy of the code (snapshot)"
@@ -40,7 +40,6 @@ NO_POD: Final = "no pod is running"
 UNKNOWN_JOB: Final = "no manifest lists it, so it is not claimed; its record is kept"
 _SHOWN: Final = 3
 _EXTERNAL: Final = "runs externally: no dispatcher watches it"
-_WILL_NOT_BE_DONE: Final = {State.FAILED: "{} failed", State.ABANDONED: "{} was abandoned", State.HELD: "{} is held"}
 
 
 def no_fault(_: Entry) -> str:
@@ -181,8 +180,9 @@ class Waiting:
         record, entry = self._find(job)
         if record is None:
             return Reason("not queued yet")
-        if record.state is State.HELD:
-            return Reason("held: not claimed until it is requeued", needs_person=True, root=f"{job} is held")
+        row = STATES[record.state]
+        if row.waits:
+            return Reason(row.waits, needs_person=True, root=row.blocks.format(job))
         if runs_externally(record):
             # A desired state is carried out when it has ended.
             return Reason(_EXTERNAL, needs_person=record.desired is None)
@@ -224,7 +224,7 @@ class Waiting:
         if record.state is not State.QUEUED:
             why = f": {record.reason}" if record.state is State.FAILED and record.reason else ""
             is_left = runs_externally(record) and record.desired is not State.QUEUED
-            root = f"{need} {_EXTERNAL}" if is_left else _WILL_NOT_BE_DONE.get(record.state, "").format(need)
+            root = f"{need} {_EXTERNAL}" if is_left else STATES[record.state].blocks.format(need)
             text = f"needs {need} ({record.state}{why})"
             return _dead_end(text, root + why, needs_person=True) if root else _not_yet(text, need)
         reason = self._known.get(need)

@@ -14,7 +14,9 @@ from dispatcher.matrix.entry import READERS
 from dispatcher.query import changes
 from dispatcher.query.changes import Changes, Plan
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Cleared, NoticesCleared, Paused, Unpaused
+from dispatcher.run_state.facets.notices import NoticesCleared
+from dispatcher.run_state.facets.pauses import Paused, Unpaused
+from dispatcher.run_state.facets.refusals import Cleared
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.run_state.store import Transaction

@@ -12,8 +12,8 @@ from dispatcher.query.pace import Pace
 from dispatcher.query.pods import last_heartbeat
 from dispatcher.query.refusals import refusal_text
 from dispatcher.query.snapshot import PodStatus, Snapshot
+from dispatcher.run_state.facets.pauses import Pause, unpause_command
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.pauses import Pause, unpause_command
 from dispatcher.run_state.states import IN_FLIGHT, WAITING
 
 # How much of each list is shown; counts are of all.

@@ -16,21 +16,10 @@ from dispatcher.query.ran import is_unknown
 from dispatcher.query.selection import is_glob, parse_states, select
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.run_state.change import NOTHING, Change, Decision
-from dispatcher.run_state.edits import decide_at_rest, decide_state
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.external import Presence, presence, runs_externally
-from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, MARKABLE, REQUESTABLE, Record, State
-
-# The states that a glob or a lone --where selects. `requeue '*'` must not run finished jobs again or stop running
-# ones: these must be named exactly or selected with --state.
-BY_GLOB: Final[Mapping[State, frozenset[State]]] = {
-    State.QUEUED: frozenset({State.FAILED, State.ABANDONED, State.HELD}),
-    State.HELD: frozenset({State.QUEUED}),
-    State.ABANDONED: frozenset({State.QUEUED, State.HELD, State.FAILED, State.SUBMITTED, State.RUNNING}),
-    State.DONE: frozenset({State.QUEUED, State.HELD, State.FAILED, State.ABANDONED}),
-    State.FAILED: frozenset({State.QUEUED, State.HELD, State.ABANDONED}),
-}
-
+from dispatcher.run_state.requests import decide_at_rest, decide_state
+from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, MARKABLE, REQUESTABLE, STATES, WAITING, Record, State
 
 # The states of jobs that `--downstream` runs again: the others wait for what they need, or were given up.
 _MADE: Final = frozenset({State.DONE, State.FAILED})
@@ -102,7 +91,7 @@ def plan(
     if no_result:
         chosen = [job for job in chosen if snapshot.lost_result(job) or snapshot.records[job].result_lacks]
     exact = {name for name in names if not is_glob(name)}
-    meant = wanted or (BY_GLOB[state] | {State.DONE} if changed or no_result else BY_GLOB[state])
+    meant = wanted or (STATES[state].selects | {State.DONE} if changed or no_result else STATES[state].selects)
     records = {job: snapshot.records[job] for job in chosen}
     jobs = {job: record for job, record in records.items() if job in exact or record.state in meant}
     left_alone = {job: records[job] for job in chosen if job not in jobs}
@@ -127,7 +116,7 @@ def plan_update(snapshot: Snapshot, names: Sequence[str], states: Sequence[str],
     wanted = parse_states(states)
     records = {job: snapshot.records[job] for job in select(snapshot, names, wanted, where)}
     exact = {name for name in names if not is_glob(name)}
-    meant = wanted or {State.QUEUED, State.HELD}
+    meant = wanted or WAITING
     jobs = {job: record for job, record in records.items() if job in exact or record.state in meant}
     return Plan(State.QUEUED, jobs, {job: record for job, record in records.items() if job not in jobs})
 
@@ -147,7 +136,7 @@ def what_changed(asked: Change, now: Record | None) -> str:
 
 
 def decide(desired: State, seen: Record, now: Record | None, *, force: bool = False) -> Decision:
-    """The change that brings a job to the desired state, as `edits.decide_state` decides it.
+    """The change that brings a job to the desired state, as `requests.decide_state` decides it.
 
     `seen` is the record that the person saw, `now` the current one (None: no dispatcher has queued the job yet).
     `force`: what runs is killed at once, also when it was asked to end before.

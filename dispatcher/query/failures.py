@@ -8,7 +8,7 @@ import msgspec
 
 from dispatcher.outlets.base import CANNOT_START
 from dispatcher.query.snapshot import Snapshot
-from dispatcher.run_state.fold import signature
+from dispatcher.run_state.failures import signature
 from dispatcher.run_state.states import Record, State
 
 

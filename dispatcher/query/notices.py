@@ -12,8 +12,8 @@ from dispatcher.notify.notifier import sender_is_gone
 from dispatcher.notify.schedule import due, zone_of
 from dispatcher.notify.text import headline
 from dispatcher.notify_config import Notify
+from dispatcher.run_state.facets.notices import DOUBTFUL, FAILED, SENDING, Cause, Notice, Notices
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.notices import DOUBTFUL, FAILED, SENDING, Cause, Notice, Notices
 
 WAITING = "waiting"
 

@@ -21,7 +21,7 @@ from dispatcher.query.refusals import refusal_text
 from dispatcher.query.silence import silence_texts
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.query.waiting import Wait, waits
-from dispatcher.run_state.pauses import unpause_command
+from dispatcher.run_state.facets.pauses import unpause_command
 from dispatcher.run_state.states import State
 
 # A longer reason of a pause is shortened in notices.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from dispatcher.base.times import parse_time
-from dispatcher.run_state.fold import Refusal
-from dispatcher.run_state.states import ENDED, MARKABLE, Record, State, parse_state
+from dispatcher.run_state.facets.refusals import Refusal
+from dispatcher.run_state.states import ENDED, MARKABLE, PUT_ASIDE, Record, State, parse_state
 
-_AT_REST: Final = ENDED | {State.HELD}
+_AT_REST: Final = ENDED | PUT_ASIDE
 
 
 def open_refusals(refusals: Iterable[Refusal], records: Mapping[str, Record]) -> tuple[Refusal, ...]:

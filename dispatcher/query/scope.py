@@ -1,11 +1,11 @@
-"""What a pause applies to; run_state/pauses.py has the forms."""
+"""What a pause applies to; run_state/facets/pauses.py has the forms."""
 
 from __future__ import annotations
 
 from dispatcher.config import Config
 from dispatcher.errors import UsageError, nearest
 from dispatcher.query.snapshot import Snapshot
-from dispatcher.run_state.pauses import parse_values, values_of
+from dispatcher.run_state.facets.pauses import parse_values, values_of
 
 _FORMS = "a method, METHOD:KEY=VALUE, gpu:HOST:N, host:HOST or host:HOST:METHOD"
 

@@ -23,9 +23,9 @@ from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_copy, no_fault, n
 from dispatcher.query.inputs import Newer, find_newer
 from dispatcher.query.ran import LAST_COUNTS, RanWith, last_counts, may_differ
 from dispatcher.run_state.external import Presence
-from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state.facets.pauses import Pause
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.liveness import PodInfo, clock_ahead_s
-from dispatcher.run_state.pauses import Pause
 from dispatcher.run_state.progress import Progress, elapsed_s
 from dispatcher.run_state.records import ByState, Records
 from dispatcher.run_state.states import FIELD_NAMES, IN_FLIGHT, Record, State

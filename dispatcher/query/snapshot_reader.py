@@ -34,8 +34,9 @@ from dispatcher.query.ran import RanWith
 from dispatcher.query.refusals import open_refusals
 from dispatcher.query.silence import silent_for_s
 from dispatcher.query.snapshot import PodStatus, Snapshot
-from dispatcher.run_state import editors, journal, liveness
+from dispatcher.run_state import journal, liveness
 from dispatcher.run_state.adoption import adopt_hint, find_unadopted, ignored_file_text
+from dispatcher.run_state.edits import editors
 from dispatcher.run_state.external import presence, runs_externally
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.head import peek_head
@@ -321,7 +322,7 @@ def _idle_gpus(fold: Fold, pods: Iterable[PodStatus], now_s: float) -> dict[str,
     alive = {pod.info.pod: pod.clock_ahead_s for pod in pods if pod.is_alive} if fold.gpu_idle else {}
     found = {}
     for job in fold.gpu_idle:
-        idle = fold.idle(job)
+        idle = fold.gpu_idle.of(job, fold.records.get(job))
         since_s = None if idle is None else parse_time(idle.since)
         ahead_s = alive.get(fold.records[job].pod or "")
         if since_s is not None and ahead_s is not None:

@@ -31,7 +31,10 @@ the name that the directory has then. On network filesystems, where a host that 
 steps read the last 4 KiB page again; on FUSE, where nothing refuses such a write, each step reads both blocks. If the
 file no longer says what was read, because it was overwritten, readers and dispatchers stop and name the repair.
 
-Notices (notices). A part of the fold is what people are still to be told, and what became of what they were told: see
+Facets (facets). Beside the records, the fold has one facet for each concern: pauses, refused edits, idle GPUs, studies,
+notices. Transactions copy and put back, snapshots repeat, and saved folds keep every facet in the same way.
+
+Notices (facets/notices). One facet is what people are still to be told, and what became of what they were told: see
 dispatcher/notify. A dispatcher that does not know these lines ignores them, and a generation that it begins lacks them;
 the next one that does know makes the targets known anew.
 
@@ -59,14 +62,9 @@ of one file in `journal_end/`, renamed under the lock before and after each appe
 renamed, so a host that is shown an old end writes nothing. Content is read past the client's caches, repeatedly until
 it is as long as the name tells and has its checksum.
 
-Hand edits (edits, merge, hand_edits, status_file). Each line is compared with the record of the same `rev`: a
-difference is an edit; a line that is merely old changes nothing. Old versions of records are remembered, or read from
-the journal, once for a whole old copy. An edit that cannot be used is refused, shown until it is settled, and kept in
-rejected/. A renamed job is one refusal, and so is a copy that is older than the journal. A line that cannot be parsed
-suspends the edits of its own job only, as long as each job has a line of its own; the file is left alone until the line
-is corrected. The journal records which edit of a line was applied, so the same edit is not applied twice when the file
-is left alone or saved again. A save within one tick of the file's clock looks like the one before it, so such a file is
-examined again later.
+Hand edits (edits). Each line of a saved status file is compared with the record of the same `rev`: a difference is an
+edit; a line that is merely old changes nothing. An edit that cannot be used is refused, shown until it is settled, and
+kept in rejected/. The page of the package has the details, and how editors are waited for.
 
 Projection (projection, replaced). The new file is written and synced outside the lock, under a name that contains host
 and pid, and its exact time is set so that no save looks like it. Under the lock the two names are exchanged
@@ -75,11 +73,6 @@ program writes into a file that it opened before. The file keeps a hidden name w
 for writing (a lease tells), or for ten seconds where that cannot be known; a process that ends before leaves it to the
 next one. Where names cannot be exchanged (NFS), the old file is opened and then replaced by rename, and watched for ten
 seconds, at most until this process ends.
-
-Editors (editors). While an editor's swap or lock file (vim, nano, Emacs) is beside the status file, the projection
-waits, because an editor asks, or refuses to save, when the file changes under it. It waits until the editor is closed
-or dead, nothing was typed for three minutes, or ten minutes have passed; `status` and the dispatchers say so. A command
-leaves the file to a running dispatcher; the last process writes it in any case.
 
 Generations (generations, rotation). A journal with many lines per record is replaced by a new generation. Its snapshot
 is written under the next number outside the lock; under the lock the lines since then follow, and the old generation

@@ -20,8 +20,10 @@ from typing import Final
 from dispatcher.base import files
 from dispatcher.base.times import parse_time
 from dispatcher.errors import StateError, StorageError
-from dispatcher.run_state import edits, journal, status_file
-from dispatcher.run_state.events import Event
+from dispatcher.run_state import journal
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.adopting import adopt
+from dispatcher.run_state.edits.changes import Changes
 from dispatcher.run_state.external import Presence, presence
 from dispatcher.run_state.states import IN_FLIGHT, Record, State
 from dispatcher.workspace import STATUS_FILE, Layout
@@ -123,11 +125,11 @@ def _living_script(layout: Layout, path: Path) -> str:
 
 
 def _running(layout: Layout, path: Path) -> Iterator[tuple[str, Record]]:
-    for outcome in read_lab_file(layout, path):
-        fields = outcome.change.fields()
-        if outcome.event is Event.ADOPTED and outcome.change.state in IN_FLIGHT:
+    for edit in read_lab_file(layout, path).edits:
+        fields = edit.change.fields()
+        if edit.change.state in IN_FLIGHT:
             pid, host, started_at = (fields.get(name) for name in ("pid", "host", "started_at"))
-            yield outcome.job, Record(state=State.RUNNING, pid=pid, host=host, started_at=started_at)
+            yield edit.job, Record(state=State.RUNNING, pid=pid, host=host, started_at=started_at)
 
 
 def _began_s(layout: Layout) -> float | None:
@@ -154,11 +156,11 @@ def adopt_hint(layout: Layout, path: Path) -> str:
     )
 
 
-def read_lab_file(layout: Layout, path: Path) -> list[edits.Outcome]:
+def read_lab_file(layout: Layout, path: Path) -> Changes:
     """What adopting the status file at `path` would do, line by line. Raises StatusFileError when it is broken."""
     with files.storing("reading", path):
         data = files.read_fresh(path)
     if data is None:
         raise StorageError(f"{path}: no such file; name the status file of your own script")
     found = status_file.parse_first(data, str(path), is_foreign=path != layout.status_file)
-    return edits.adopt(found.jobs, found.others)
+    return adopt(found.jobs, found.others)

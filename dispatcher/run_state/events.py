@@ -41,7 +41,7 @@ class Event(enum.StrEnum):
     NOTICE_CLAIMED = "notice_claimed"  # a process sends a notice to a target, and no other one does
     NOTICE_ENDED = "notice_ended"  # how that went
 
-    # What adaptive sweeps do: see studies.
+    # What adaptive sweeps do: see facets/studies.
     STUDY = "study"  # a study began, or goes on with other settings
     STUDY_STOPPED = "study_stopped"  # it gets no further trials
     TRIAL = "trial"  # the job is a trial, and these parameters were suggested for it
@@ -100,53 +100,6 @@ class Note(Data, frozen=True, kw_only=True, omit_defaults=True):
     event: ClassVar[Event]
 
 
-class Paused(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """Claiming within `scope` is paused because of `why`. See pauses.Pause."""
-
-    event = Event.PAUSED
-    scope: str
-    why: str = ""
-    values: Mapping[str, str | None] = {}
-    until_success: bool = False
-
-
-class Unpaused(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """Claiming within `scope` continues; `why`, where no person has said so."""
-
-    event = Event.UNPAUSED
-    scope: str
-    why: str = ""
-
-
-class GpuIdle(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """All GPUs of an attempt have been at 0 % since `since`, a journal time; `gpus` is their number.
-
-    Ends with GpuBusy or with the attempt. A new generation of the journal repeats it.
-    """
-
-    event = Event.GPU_IDLE
-    attempt: int
-    since: str
-    gpus: int
-
-
-class GpuBusy(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """The attempt uses a GPU again; they were idle since `since`, `gpus` of them."""
-
-    event = Event.GPU_BUSY
-    attempt: int
-    since: str
-    gpus: int
-
-
-class Refused(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """An edit that could not be used because of `why`; `line` is what was written."""
-
-    event = Event.REFUSED
-    why: str = ""
-    line: str = ""
-
-
 class PodStarted(Note, frozen=True, kw_only=True, omit_defaults=True):
     """A dispatcher: who started it, where, and what it takes (see liveness.PodInfo) as it begins.
 
@@ -177,85 +130,6 @@ class PodEnded(Note, frozen=True, kw_only=True, omit_defaults=True):
     claimed_until: str | None = None
     drained: tuple[tuple[str, str], ...] = ()
     was_killed: bool = False
-
-
-class Cleared(Note, frozen=True, kw_only=True, omit_defaults=True):
-    event = Event.CLEARED
-
-
-class Streak(msgspec.Struct, frozen=True):
-    """Jobs that have failed within a scope, oldest first, each once, and the method of each.
-
-    Of a method: those since it was last unpaused; on a GPU or a host: those in a row. `reason` and `error` are those of
-    the last failure, word for word.
-    """
-
-    jobs: tuple[str, ...] = ()
-    methods: tuple[str, ...] = ()
-    reason: str = ""
-    error: str | None = None
-
-
-class Notifying(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """The targets of notices, and the topics that each is told."""
-
-    event = Event.NOTIFYING
-    targets: Mapping[str, tuple[str, ...]]
-
-
-class Began(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an incident is, in words; `job` where it is one job's. `cause`: alike of those that are told together."""
-
-    text: str
-    cause: str
-    job: str | None = None
-
-
-class Incident(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """Incidents of one topic that began, by their keys, and the keys of those that are over.
-
-    `is_old`: they were there before anybody asked to be told, and nobody is.
-    """
-
-    event = Event.INCIDENT
-    topic: str
-    began: Mapping[str, Began] = {}
-    over: tuple[str, ...] = ()
-    is_old: bool = False
-
-
-class NoticeClaimed(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """A process, `sender` (see notices.Notice), sends what `target` has not been told, within `limit_s`.
-
-    `notice`: it is that one's next try; None: a new one, whose number is the `seq` of this line.
-    """
-
-    event = Event.NOTICE_CLAIMED
-    target: str
-    sender: str
-    limit_s: float
-    notice: int | None = None
-
-
-class NoticeEnded(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """A notice was `sent`, has `failed`, or it is `doubtful` whether it arrived; `why`, and when it is tried again."""
-
-    event = Event.NOTICE_ENDED
-    notice: int
-    state: str
-    why: str = ""
-    retry_at: str | None = None
-
-
-class NoticesCleared(Note, frozen=True, kw_only=True, omit_defaults=True):
-    event = Event.NOTICES_CLEARED
-    notices: tuple[int, ...]
-
-
-class StreakSoFar(Note, frozen=True, kw_only=True, omit_defaults=True):
-    event = Event.STREAK
-    scope: str
-    streak: Streak
 
 
 class Continued(Note, frozen=True, kw_only=True, omit_defaults=True):

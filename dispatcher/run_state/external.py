@@ -18,7 +18,7 @@ from dispatcher.base.host import host_name, is_gone, start_ticks
 from dispatcher.base.times import parse_time
 from dispatcher.run_state.change import NOTHING, Change, Decision, split
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.pauses import gpu_scope
+from dispatcher.run_state.facets.pauses import gpu_scope
 from dispatcher.run_state.states import ENDED, IN_FLIGHT, MARKABLE, Record, State
 
 # What describes one run of a job, and goes when another begins.

@@ -6,56 +6,18 @@ import contextlib
 import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from typing import Any
 
 from dispatcher.base import files
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state import edits, journal, status_file
+from dispatcher.run_state import journal
 from dispatcher.run_state.adoption import keep_adopted, refuse_unadopted
-from dispatcher.run_state.events import AppliedEdit, Event, HandEdit, Refused, SnapshotData
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.adopting import first_lines
+from dispatcher.run_state.edits.status_file import FirstFile
+from dispatcher.run_state.events import Event
 from dispatcher.run_state.generations import encode_generation, publish
-from dispatcher.run_state.journal import Line
-from dispatcher.run_state.status_file import FirstFile
 from dispatcher.workspace import STATUS_FILE, Layout
-
-# Beyond this, a number in `rev` is no line number of ours, and JSON tools no longer keep it exactly.
-_LAST_SEQ: Final = 2**53
-
-
-class FirstLines(msgspec.Struct, frozen=True):
-    """`known` are the records as of `base_seq`, `new` the changes after it."""
-
-    base_seq: int
-    known: list[Line]
-    new: list[Line]
-
-
-def first_lines(found: FirstFile, *, at: str, by: str, is_foreign: bool) -> FirstLines:
-    """What the lines of a status file become. `is_foreign`: no dispatcher of this workspace has written it. Pure."""
-    lines = found.jobs
-    # A line of ours keeps its number, by which old copies of the file are judged; one of the lab's gets one.
-    revs = {job: line["rev"] for job, line in lines.items() if type(line.get("rev")) is int}
-    revs = {job: rev for job, rev in revs.items() if 0 < rev < _LAST_SEQ}
-    base = max(revs.values(), default=0)
-    known: list[Line] = []
-    new: list[Line] = []
-    for outcome in edits.adopt(lines, found.others, is_foreign=is_foreign):
-        job, fields = outcome.job, outcome.fields()
-        seq = base + len(new) + 1
-        if outcome.event is Event.REFUSED:
-            refusal = Refused(why=outcome.why, line=outcome.line).as_json()
-            new.append(Line(seq=seq, at=at, by=by, event=Event.REFUSED, job=job, data=refusal))
-        elif job in revs:
-            fields["rev"] = revs[job]
-            born = SnapshotData(born=revs[job]).as_json()
-            known.append(Line(seq=base, at=at, by=by, event=Event.SNAPSHOT, job=job, set=fields, data=born))
-        else:
-            # A line without a number is read again before the file is replaced, and is no edit then.
-            read = None if is_foreign else HandEdit(edit=AppliedEdit(0, lines[job])).as_json()
-            new.append(Line(seq=seq, at=at, by=by, event=Event.ADOPTED, job=job, set=fields, data=read))
-    return FirstLines(base, known, new)
 
 
 class FirstJournal:

@@ -8,9 +8,10 @@ import msgspec
 
 from dispatcher.base import files
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state import edits, status_file
-from dispatcher.run_state.events import Event
-from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.adopting import adopt
+from dispatcher.run_state.edits.changes import Changes
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import apply
 from dispatcher.run_state.store import Store
@@ -35,49 +36,38 @@ class Preview(msgspec.Struct, frozen=True):
 def preview(store: Store) -> Preview:
     """Read everything and change nothing; `store.problem` says what is wrong with the status file."""
     store.refresh(to_the_end=True, for_display=True)
-    outcomes = _pending(store)
+    found = _pending(store)
     for _ in range(_TRIES):
         seq = store.seq
-        if not outcomes:
+        if not found:
             break
         store.refresh(to_the_end=True, for_display=True)
         if store.seq == seq:
             break
-        outcomes = _pending(store)
-    records = store.records.copy() if outcomes else store.records
-    changed, refused = [], []
-    for outcome in outcomes:
-        if outcome.event is Event.REFUSED:
-            known = store.fold.refusals.get(outcome.job)
-            if known is None or (known.line, known.why) != (outcome.line[:2000], outcome.why):
-                refused.append(Refusal(outcome.job, outcome.line, outcome.why, ""))
-        else:
-            old = records.get(outcome.job)
-            record = apply(old, outcome.fields(), old.rev if old else 0)
-            records.put(outcome.job, record, records.born(outcome.job) or 0)
-            changed.append(outcome.job)
+        found = _pending(store)
+    records = store.records.copy() if found else store.records
+    for edit in found.edits:
+        old = records.get(edit.job)
+        records.put(edit.job, apply(old, edit.fields(), old.rev if old else 0), records.born(edit.job) or 0)
+    changed = tuple(edit.job for edit in found.edits)
+    refused = tuple(one for one in found.refusals if store.fold.refusals.unrecorded(one) is not None)
     # Without a journal there is only the status file, and nothing in it is an edit.
     has_journal = store.generation is not None
-    return Preview(
-        records,
-        edited=tuple(changed) if has_journal else (),
-        adopted=() if has_journal else tuple(changed),
-        refused=tuple(refused),
-    )
+    return Preview(records, changed if has_journal else (), () if has_journal else changed, refused)
 
 
-def _pending(store: Store) -> list[edits.Outcome]:
+def _pending(store: Store) -> Changes:
     if store.generation is not None:
         return store.pending_edits()
     path = store.layout.status_file
     data = files.read_fresh(path)
     store.problem = None
     if data is None:
-        return []
+        return Changes()
     try:
         lines = status_file.parse(data, str(path))
-        store.refuse_unrelated(lines, str(path))
-        return edits.adopt(lines)
+        store.first.refuse_unrelated(lines, str(path))
+        return adopt(lines)
     except StatusFileError as error:
         store.problem = f"{error}. Correct it: there is no journal yet, so these jobs are recorded nowhere else"
-        return []
+        return Changes()

@@ -24,11 +24,12 @@ from dispatcher.base import files
 from dispatcher.base.file_identity import Identity, identity_of, is_settled
 from dispatcher.base.mounts import mount_of
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state import liveness, replaced, status_file
-from dispatcher.run_state.editors import Editors, editor_files, waiting_note
-from dispatcher.run_state.edits import Outcome
-from dispatcher.run_state.events import Event
-from dispatcher.run_state.hand_edits import settled
+from dispatcher.run_state import liveness, replaced
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.changes import Changes
+from dispatcher.run_state.edits.editors import Editors, editor_files, waiting_note
+from dispatcher.run_state.edits.saved import settled
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.replaced import Replaced
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.store import Store
@@ -317,7 +318,7 @@ class Projector:
                 data = files.read_fd(retired.fd)
         if data.strip():
             with self.store.transaction() as tx:
-                self.store.apply_edits(tx, [Outcome("", Event.REFUSED, why=_unreadable(data))], data)
+                self.store.apply_edits(tx, Changes(refusals=[Refusal("", "", _unreadable(data))]), data)
         self._retired.remove(retired)
         retired.drop()
 
@@ -326,11 +327,11 @@ class Projector:
         store = self.store
         with store.transaction() as tx:
             before = store.problem
-            outcomes = store.find_edits(data)
+            found = store.find_edits(data)
             is_whole = store.problem is None
             store.problem = before
-            if outcomes:
-                store.apply_edits(tx, outcomes, data)
+            if found:
+                store.apply_edits(tx, found, data)
         return is_whole
 
 

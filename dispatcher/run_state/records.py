@@ -114,6 +114,18 @@ class Records(Mapping[str, Record]):
         self._packed.pop(job, None)
         self._by_state = None
 
+    def packed_of(self, job: str) -> Packed | None:
+        """The record as it is kept, for `put_packed`."""
+        return self._packed.get(job)
+
+    def put_packed(self, job: str, packed: Packed | None) -> None:
+        """Put a record back; None: the job had none."""
+        if packed is None:
+            self._packed.pop(job, None)
+        else:
+            self._packed[job] = packed
+        self._by_state = None
+
     def born(self, job: str) -> int | None:
         """The `seq` at which the job got its record; None for a job without one."""
         packed = self._packed.get(job)

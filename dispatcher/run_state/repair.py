@@ -16,8 +16,9 @@ from dispatcher.base import files
 from dispatcher.base.messages import first_names
 from dispatcher.config import LockKind
 from dispatcher.errors import DamagedJournalError, FormatError, StaleViewError, StatusFileError
-from dispatcher.run_state import journal, status_file
+from dispatcher.run_state import journal
 from dispatcher.run_state.checksum import RunningChecksum
+from dispatcher.run_state.edits import status_file
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.generations import encode_generation

@@ -17,17 +17,15 @@ import msgspec
 
 from dispatcher.base import parts
 from dispatcher.run_state.checksum import RunningChecksum
-from dispatcher.run_state.events import AppliedEdit, Event, GpuIdle, Streak
-from dispatcher.run_state.fold import Fold, Refusal
-from dispatcher.run_state.notices import Notices
-from dispatcher.run_state.pauses import Pause
+from dispatcher.run_state.events import AppliedEdit, Event
+from dispatcher.run_state.facets.table import NAMES
+from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import Record, State
-from dispatcher.run_state.studies import Study
 from dispatcher.workspace import Layout
 
 # To be raised with every change of what a fold holds or of how lines are folded.
-_VERSION: Final = 7
+_VERSION: Final = 8
 _FORM: Final = repr((_VERSION, Record.__annotations__, tuple(State), tuple(Event)))
 _TOGETHER: Final = 5_000
 
@@ -46,12 +44,7 @@ class SavedFold(msgspec.Struct, kw_only=True):
     seq: int
     lock_kind: str | None
     records: int
-    pauses: dict[str, Pause]
-    refusals: dict[str, Refusal]
-    streaks: dict[str, Streak]
-    gpu_idle: dict[str, GpuIdle]
-    studies: dict[str, Study]
-    notices: Notices
+    facets: dict[str, Any]
     applied_edits: dict[str, AppliedEdit]
 
 
@@ -74,12 +67,7 @@ def begin(layout: Layout, header: bytes, checksum: RunningChecksum, fold: Fold) 
         seq=fold.seq,
         lock_kind=fold.lock_kind,
         records=len(fold.records),
-        pauses=fold.pauses,
-        refusals=fold.refusals,
-        streaks=fold.streaks,
-        gpu_idle=fold.gpu_idle,
-        studies=fold.studies,
-        notices=fold.notices,
+        facets={name: fold.facet(name).dump() for name in NAMES},
         applied_edits=fold.applied_edits,
     )
     try:
@@ -116,13 +104,14 @@ def read(saved: SavedFold, file: BinaryIO) -> Fold | None:
     try:
         while len(packed) < saved.records:
             packed.update(_decode_part(parts.read(file)))
+        fold = Fold()
+        for name in NAMES:
+            facet = type(fold.facet(name))
+            setattr(fold, name, facet.load(msgspec.convert(saved.facets[name], facet.form)))
     except parts.UNUSABLE:
         return None
-    fold = Fold()
     fold.seq, fold.lock_kind = saved.seq, saved.lock_kind
     fold.records = Records(packed)
-    fold.pauses, fold.refusals, fold.streaks = saved.pauses, saved.refusals, saved.streaks
-    fold.gpu_idle, fold.studies, fold.applied_edits = saved.gpu_idle, saved.studies, saved.applied_edits
-    fold.notices = saved.notices
+    fold.applied_edits = saved.applied_edits
     fold.all_touched = True
     return fold

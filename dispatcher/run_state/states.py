@@ -3,12 +3,9 @@
 A record is the fold of its journal lines: `set` of each line replaces the fields that it names, and `null` removes
 one. Fields that people add by hand (`"note": "check LR"`), and those of a newer version, are kept in `extra`.
 
-To add a state, add it to State and TRANSITIONS, and to WAITING, IN_FLIGHT or ENDED. If such jobs wait, pod/waiting.py
-says why and query/waiting.py lists them. cli/printing.py has its colour, docs/architecture.md its row. If people may
-request it, add it to REQUESTABLE, and its event to events.Event, fold._SETTLING and edits._EVENT_AT_REST;
-query/changes.py: BY_GLOB says which jobs a glob selects for it. Its command is a function in cli/change.py, a line in
-cli/main.py: _COMMANDS and a method in api.py. Places that name a similar state may need it too:
-edits._decide_in_flight and external.py (HELD), query/job_columns.py: Job.why and cli/show.py (why a QUEUED job waits).
+To add a state, add it to State and give it a row in STATES; a new event of its own goes to events.Event. What docs say
+of it is in docs/architecture.md and, if people may ask for it, in docs/status-file.md. Everything else follows from the
+row. (That one can be asked for with a command of its own is a command like any other: CONTRIBUTING.md.)
 """
 
 from __future__ import annotations
@@ -20,6 +17,7 @@ from typing import Any
 import msgspec
 
 from dispatcher.errors import FormatError, TransitionError, nearest
+from dispatcher.run_state.events import Event
 
 
 class State(enum.StrEnum):
@@ -34,37 +32,136 @@ class State(enum.StrEnum):
     HELD = "held"
 
 
-WAITING = (State.QUEUED, State.HELD)
-IN_FLIGHT = frozenset({State.SUBMITTED, State.RUNNING})
-ENDED = frozenset({State.DONE, State.FAILED, State.ABANDONED})
+class Phase(enum.Enum):
+    WAITING = enum.auto()
+    IN_FLIGHT = enum.auto()
+    ENDED = enum.auto()
 
-TRANSITIONS: Mapping[State, frozenset[State]] = {
+
+class Look(msgspec.Struct, frozen=True):
+    """How the page shows a state: a path within 10 x 10, so that none is told by its colour alone, and its colours.
+
+    `light` and `dark` are its colours in the two schemes; `icon` names the state whose colours its icon has, where its
+    own are too pale for lines.
+    """
+
+    path: str
+    light: str
+    dark: str
+    icon: str = ""
+    is_filled: bool = False
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """What is so of the jobs in a state.
+
+    `next` are the states that may follow. `event` is recorded when a person sets a job that does not run to this state;
+    None: only dispatchers do. A person may ask for it also while the job runs, unless the event is MARKED. `selects`
+    are the states of the jobs that a glob or a lone --where means when a person asks for it: `requeue '*'` must not run
+    finished jobs again or stop running ones. `waits` is why such a job waits for a person; `blocks`, with the job's id,
+    why those that need it do. `colour` is that in a terminal.
+    """
+
+    phase: Phase
+    next: frozenset[State]
+    event: Event | None = None
+    selects: frozenset[State] = frozenset()
+    waits: str = ""
+    blocks: str = ""
+    colour: str = ""
+    look: Look
+
+
+def _any_of(*states: State) -> frozenset[State]:
+    return frozenset(states)
+
+
+# The table of states, in the order in which people see them.
+STATES: Mapping[State, Row] = {
+    State.DONE: Row(
+        phase=Phase.ENDED,
+        next=_any_of(State.QUEUED, State.FAILED),
+        event=Event.MARKED,
+        selects=_any_of(State.QUEUED, State.HELD, State.FAILED, State.ABANDONED),
+        colour="green",
+        look=Look("M2 5.5 4.3 8 8.5 2.5", "#2f7f53", "#4fae7b"),
+    ),
+    State.RUNNING: Row(
+        phase=Phase.IN_FLIGHT,
+        next=_any_of(State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD),
+        colour="cyan",
+        look=Look("M3 1.5v7l6-3.5z", "#2b66cf", "#6b9ef5", is_filled=True),
+    ),
     # A local slot runs a job at once; other outlets submit it first, and their queue may end what never ran.
-    # A job that does not run may be set to done or failed by hand.
-    State.QUEUED: frozenset({State.SUBMITTED, State.RUNNING, State.HELD, State.ABANDONED, State.DONE, State.FAILED}),
-    State.SUBMITTED: frozenset({State.RUNNING, State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD}),
-    State.RUNNING: frozenset({State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD}),
-    State.HELD: frozenset({State.QUEUED, State.ABANDONED, State.DONE, State.FAILED}),
-    State.FAILED: frozenset({State.QUEUED, State.HELD, State.ABANDONED, State.DONE}),
-    State.DONE: frozenset({State.QUEUED, State.FAILED}),
-    State.ABANDONED: frozenset({State.QUEUED, State.HELD, State.DONE, State.FAILED}),
+    State.SUBMITTED: Row(
+        phase=Phase.IN_FLIGHT,
+        next=_any_of(State.RUNNING, State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD),
+        colour="cyan",
+        look=Look("M3 1.5v7l6-3.5z", "#6f9be6", "#41649f", icon="running"),
+    ),
+    State.QUEUED: Row(
+        phase=Phase.WAITING,
+        # A job that does not run may be set to done or failed by hand.
+        next=_any_of(State.SUBMITTED, State.RUNNING, State.HELD, State.ABANDONED, State.DONE, State.FAILED),
+        event=Event.REQUEUED,
+        selects=_any_of(State.FAILED, State.ABANDONED, State.HELD),
+        look=Look("M5 1.8a3.2 3.2 0 1 0 .01 0z", "#b4bac2", "#565e68", icon="abandoned"),
+    ),
+    State.HELD: Row(
+        phase=Phase.WAITING,
+        next=_any_of(State.QUEUED, State.ABANDONED, State.DONE, State.FAILED),
+        event=Event.HELD,
+        selects=_any_of(State.QUEUED),
+        waits="held: not claimed until it is requeued",
+        blocks="{} is held",
+        colour="yellow",
+        look=Look("M3.2 2v6M6.8 2v6", "#b0761a", "#d49a3c"),
+    ),
+    State.FAILED: Row(
+        phase=Phase.ENDED,
+        next=_any_of(State.QUEUED, State.HELD, State.ABANDONED, State.DONE),
+        event=Event.MARKED,
+        selects=_any_of(State.QUEUED, State.HELD, State.ABANDONED),
+        blocks="{} failed",
+        colour="red",
+        look=Look("M2 2l6 6M8 2l-6 6", "#c0352c", "#ec6a61"),
+    ),
+    State.ABANDONED: Row(
+        phase=Phase.ENDED,
+        next=_any_of(State.QUEUED, State.HELD, State.DONE, State.FAILED),
+        event=Event.ABANDONED,
+        selects=_any_of(State.QUEUED, State.HELD, State.FAILED, State.SUBMITTED, State.RUNNING),
+        blocks="{} was abandoned",
+        colour="yellow",
+        look=Look("M1.5 5h7", "#848b94", "#7b838d"),
+    ),
 }
 
+
+def _of(phase: Phase) -> tuple[State, ...]:
+    return tuple(state for state, row in STATES.items() if row.phase is phase)
+
+
+WAITING = _of(Phase.WAITING)
+IN_FLIGHT = frozenset(_of(Phase.IN_FLIGHT))
+ENDED = frozenset(_of(Phase.ENDED))
 # The states that a person may ask for at any time.
-REQUESTABLE = (State.QUEUED, State.HELD, State.ABANDONED)
+REQUESTABLE = tuple(state for state, row in STATES.items() if row.event not in (None, Event.MARKED))
+# Those of them in which no dispatcher claims the job.
+PUT_ASIDE = frozenset(REQUESTABLE) - {State.QUEUED}
 # The states to which a person may set a job that does not run, and the reason that its record has then.
-MARKABLE = (State.DONE, State.FAILED)
+MARKABLE = tuple(state for state, row in STATES.items() if row.event is Event.MARKED)
 BY_HAND = "set by hand"
 # The reason of a job that is done although its last attempt was stopped: an adaptive sweep had seen enough of it.
 PRUNED = "pruned"
 # Words of the commands (cancel, pause) that people also write as a state.
-_MEANT = {"cancel": State.ABANDONED, "canceled": State.ABANDONED, "cancelled": State.ABANDONED, "paused": State.HELD}
+_MEANT = {"cancel": "abandoned", "canceled": "abandoned", "cancelled": "abandoned", "paused": "held"}
 
 
 def check_transition(job_id: str, old: State, new: State) -> None:
     """Raise TransitionError unless the table has `old` -> `new`."""
-    if new not in TRANSITIONS[old]:
-        allowed = ", ".join(sorted(TRANSITIONS[old]))
+    if new not in STATES[old].next:
+        allowed = ", ".join(sorted(STATES[old].next))
         raise TransitionError(
             f"{job_id}: {old} -> {new} is not a possible change; from {old} a job can go to: {allowed}"
         )
@@ -75,8 +172,9 @@ def parse_state(word: object) -> State:
     try:
         return State(str(word))
     except ValueError:
-        near = _MEANT.get(str(word), str(word))
-        raise ValueError(f"unknown state {word!r}{nearest(near, [state.value for state in State])}") from None
+        meant = _MEANT.get(str(word))
+        near = f" (did you mean {meant!r}?)" if meant else nearest(str(word), [state.value for state in State])
+        raise ValueError(f"unknown state {word!r}{near}") from None
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from dispatcher.base import files, host
 from dispatcher.base.file_identity import Identity
 from dispatcher.base.mounts import mount_of
-from dispatcher.run_state import edits, journal, rotation
+from dispatcher.run_state import journal, rotation
+from dispatcher.run_state.edits.changes import Changes
+from dispatcher.run_state.edits.saved import HandEdits
 from dispatcher.run_state.first_journal import FirstJournal
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.hand_edits import HandEdits
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S
 from dispatcher.run_state.head import Head, peek_head
 from dispatcher.run_state.locked_journal import LockedJournal
@@ -40,8 +40,9 @@ class Store:
 
     `manifest_jobs` gives the jobs of all manifests: a hand-written line of a job that none has makes no record.
     `manifests` are those beside which a lab's own status file may be. `records` is complete and current after
-    `refresh()` or inside a transaction. `status_is_stale` says that the status file shows less than `records`. `clock`
-    tells when to compare the whole journal again. Not for several threads, and no transaction within another.
+    `refresh()` or inside a transaction. `first` begins the journal. `status_is_stale` says that the status file shows
+    less than `records`. `clock` tells when to compare the whole journal again. Not for several threads, and no
+    transaction within another.
     """
 
     def __init__(
@@ -59,12 +60,12 @@ class Store:
         self.layout = layout
         self.by = by
         self._wall_clock = wall_clock
-        self._first = FirstJournal(layout, by, wall_clock, manifests, manifest_jobs)
+        self.first = FirstJournal(layout, by, wall_clock, manifests, manifest_jobs)
         self._replica = Replica(layout, mount_of(layout.root), clock)
-        self._journal = LockedJournal(self._replica, by, lock, lost_after_s, self._first)
+        self._journal = LockedJournal(self._replica, by, lock, lost_after_s, self.first)
         claimant = f"{by}\n{host.here()}\n".encode()
         self._prepared = PreparedClaims(layout, claimant, network=self._replica.network)
-        self._edits = HandEdits(layout, self._replica, wall_clock, manifest_jobs)
+        self._edits = HandEdits(self._journal, wall_clock, manifest_jobs)
         # The state of `records` that the status file is known to show; None when it does not show all of it.
         self._shown: tuple[int, int] | None = None
 
@@ -138,7 +139,8 @@ class Store:
             tx = Transaction(self.fold, self.layout, self.by, now, self._prepared)
             before = self._replica.offset
             try:
-                self._apply_hand_edits(tx)
+                if self._edits.take_in(tx):
+                    self.status_is_stale = True
                 yield tx
                 if tx.lines:
                     locked.append(fd, tx.lines)
@@ -218,26 +220,6 @@ class Store:
         self._prepared.close()
         self._journal.close()
 
-    # The first journal.
-
-    @property
-    def adopt_from(self) -> Path | None:
-        """The status file of a lab's own to begin the journal with."""
-        return self._first.adopt_from
-
-    @adopt_from.setter
-    def adopt_from(self, path: Path | None) -> None:
-        self._first.adopt_from = path
-
-    @property
-    def began_with(self) -> Path | None:
-        """The status file with which this process began the journal."""
-        return self._first.began_with
-
-    def refuse_unrelated(self, lines: Mapping[str, Mapping[str, Any]], name: str) -> None:
-        """Raise StatusFileError when the status file `name` is of no job of any manifest."""
-        self._first.refuse_unrelated(lines, name)
-
     # Hand edits and the projection.
 
     @property
@@ -258,7 +240,7 @@ class Store:
         """Inode, size and mtime of the status file as it is now."""
         return self._edits.identity()
 
-    def pending_edits(self) -> list[edits.Outcome]:
+    def pending_edits(self) -> Changes:
         """What a person has changed in the status file that no transaction has applied yet; changes nothing.
 
         `problem` is set when the file cannot be read.
@@ -267,22 +249,22 @@ class Store:
         with files.storing("reading", self.layout.lock_file):
             head = peek_head(self.layout.lock_file)
         # Of a file that was replaced only what can be parsed is shown; it may be half written.
-        late = [outcome for data in saved_late(self.layout.status_file) for outcome in self.find_edits(data) or ()]
+        late = sum((self.find_edits(data) for data in saved_late(self.layout.status_file)), Changes())
         if identity is None or (head is not None and head.projection == identity):
             self.problem = None
             return late
-        return [*late, *(self._edits.read(head.projected if head is not None else 0) or ())]
+        return late + self._edits.read(head.projected if head is not None else 0)
 
-    def find_edits(self, data: bytes, *, is_whole: bool = True) -> list[edits.Outcome] | None:
+    def find_edits(self, data: bytes, *, is_whole: bool = True) -> Changes:
         """What `data`, a saved status file, changes; `problem` says what of it cannot be read.
 
-        None when nothing of it can. `is_whole`: a job without a line in it has lost its line.
+        `is_whole`: a job without a line in it has lost its line.
         """
-        return self._edits.find_edits(data, is_whole=is_whole)
+        return self._edits.find(data, is_whole=is_whole)
 
-    def apply_edits(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
+    def apply_edits(self, tx: Transaction, found: Changes, data: bytes) -> None:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""
-        self._edits.record(tx, outcomes, data)
+        self._edits.record(tx, found, data)
         self.status_is_stale = True
 
     def accept_projection(self, identity: Identity | None, projected: int) -> None:
@@ -297,12 +279,3 @@ class Store:
     @property
     def expected_projection(self) -> Identity | None:
         return self._journal.projection
-
-    def _apply_hand_edits(self, tx: Transaction) -> None:
-        expected = self.expected_projection
-        accepted = self._edits.apply_if_saved(tx, expected, self.projected)
-        if accepted is not None:
-            self.accept_projection(accepted, projected=0)
-            self.status_is_stale = True
-        elif expected is not None and self._edits.missing:
-            self.status_is_stale = True

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from dispatcher.base import files
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import AppliedEdit, Data, Event, Note
+from dispatcher.run_state.events import Data, Event, Note
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line
 from dispatcher.run_state.prepared import PreparedClaims
 from dispatcher.run_state.states import DEFAULTS, FIELD_NAMES, Record, State, check_transition, parse_state
-from dispatcher.run_state.studies import STUDY_EVENTS, Study, study_of
 from dispatcher.workspace import AttemptPaths, Layout, attempt_numbers
 
 # How attempts succeed; those that no dispatcher started are adopted.
@@ -37,10 +36,7 @@ class Transaction:
         self._prepared = prepared
         self._directories: list[AttemptPaths] = []
         self._at_end: list[Callable[[bool], object]] = []
-        self._undo: dict[str, tuple[Record | None, int | None, AppliedEdit | None]] = {}
-        self._rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks), fold.lock_kind)
-        self._gpu_idle, self._notices = dict(fold.gpu_idle), fold.notices
-        self._studies: dict[str, Study | None] = {}
+        fold.begin()
 
     @property
     def seq(self) -> int:
@@ -76,7 +72,6 @@ class Transaction:
         fields |= _redone(old, event, fields, fold.seq + 1)
         # A field that is not there need not be removed.
         fields = {name: value for name, value in fields.items() if value is not None or _has(old, name)}
-        self._undo.setdefault(job, (old, fold.records.born(job), fold.applied_edits.get(job)))
         carried = None if data is None else data.as_json()
         self._add(Line(seq=fold.seq + 1, at=self.at, by=by or self._by, event=event, job=job, set=fields, data=carried))
 
@@ -118,6 +113,8 @@ class Transaction:
 
     def end(self, *, undone: bool) -> None:
         """The transaction is over, and has or has not happened."""
+        if not undone:
+            self._fold.settle()
         calls, self._at_end = self._at_end, []
         for call in calls:
             with contextlib.suppress(OSError):
@@ -129,15 +126,7 @@ class Transaction:
         `keep_directories`: the lines may be in the journal in spite of the error, and then what was made for them
         stays: claims need their directories, queued jobs their entries.
         """
-        fold = self._fold
-        for job, before in self._undo.items():
-            fold.restore(job, *before)
-        fold.seq, fold.pauses, fold.refusals, fold.streaks, fold.lock_kind = self._rest
-        fold.gpu_idle, fold.notices = self._gpu_idle, self._notices
-        for name, study in self._studies.items():
-            fold.studies.pop(name, None)
-            if study is not None:
-                fold.studies[name] = study
+        self._fold.undo()
         self.end(undone=not keep_directories)
         for paths in () if keep_directories else self._directories:
             with contextlib.suppress(OSError):
@@ -146,9 +135,6 @@ class Transaction:
                 os.rmdir(paths.directory)
 
     def _add(self, line: Line) -> None:
-        if line.event in STUDY_EVENTS and (name := study_of(line)) not in self._studies:
-            study = self._fold.studies.get(name)
-            self._studies[name] = None if study is None else study.copy()
         self._fold.extend((line,))
         self.lines.append(line)
 

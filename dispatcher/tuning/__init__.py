@@ -1,6 +1,6 @@
 """Adaptive sweeps: `dispatcher matrix tune`. Each trial is a job; what is tried next depends on what was found.
 
-The journal is the only record of a study (run_state/studies.py): its settings, the parameters of each trial, the values
+The journal is the only record of a study (facets/studies.py): its settings, the parameters of each trial, the values
 of those that have ended. A tuner keeps nothing besides, so it may be killed at any moment, and several may run at once.
 Pods know nothing of studies: a trial is a job that was submitted.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dispatcher.run_state.edits import decide_state
+from dispatcher.run_state.facets.studies import StudyStopped
+from dispatcher.run_state.requests import decide_state
 from dispatcher.run_state.states import State
-from dispatcher.run_state.studies import StudyStopped
 from dispatcher.tuning.trials import OPEN, Status, trial_states
 
 if TYPE_CHECKING:

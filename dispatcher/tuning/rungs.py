@@ -23,8 +23,8 @@ from dispatcher.query.metric_lines import is_step
 from dispatcher.query.metrics import JobMetrics, Series, empty_series
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.studies import RungReached
 from dispatcher.run_state.states import IN_FLIGHT, State
-from dispatcher.run_state.studies import RungReached
 from dispatcher.tuning.halving import Halving
 from dispatcher.tuning.trials import Status, TrialState, was_stopped
 from dispatcher.tuning.writing import Writer

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import msgspec
 
+from dispatcher.run_state.facets.studies import RungReached, Study, Trial, TrialMeasured
 from dispatcher.run_state.states import BY_HAND, ENDED, IN_FLIGHT, PRUNED, Record, State
-from dispatcher.run_state.studies import Measured, Rung, Study, Trial
 from dispatcher.tuning.settings import accepts
 
 
@@ -92,11 +92,12 @@ def _is_bad(record: Record, why: str) -> bool:
 
 
 def _outcome(
-    record: Record, measured: Measured | None, rungs: Mapping[int, Rung]
+    record: Record, measured: TrialMeasured | None, rungs: Mapping[int, RungReached]
 ) -> tuple[Status, float | None, str]:  # fmt: skip
     """What a trial is, its value, and why it has none."""
     if record.state not in ENDED:
-        return Status.RUNNING if record.state in IN_FLIGHT else Status(record.state.value), None, ""
+        waits = Status.QUEUED if record.state is State.QUEUED else Status.HELD
+        return Status.RUNNING if record.state in IN_FLIGHT else waits, None, ""
     if record.state is not State.DONE or record.reason == BY_HAND:
         return Status.FAILED, None, record.reason or str(record.state)
     is_current = measured is not None and measured.attempt == record.attempt
@@ -112,7 +113,7 @@ def _outcome(
     return (Status.FAILED, None, measured.why) if measured is not None and is_current else (Status.UNREAD, None, "")
 
 
-def was_stopped(rungs: Iterable[Rung], attempt: int) -> bool:
+def was_stopped(rungs: Iterable[RungReached], attempt: int) -> bool:
     """Whether this attempt was asked to end at one of the rungs."""
     return any(not one.goes_on and one.attempt == attempt for one in rungs)
 

@@ -17,10 +17,10 @@ from dispatcher.base.values import identity, shown
 from dispatcher.errors import StateError, StorageError
 from dispatcher.matrix.new_jobs import NAME, NewJobs
 from dispatcher.query.attempts import read_or_why
+from dispatcher.run_state.facets.studies import Study, StudySet, TrialAsked, TrialMeasured
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import State
-from dispatcher.run_state.studies import Study, StudySet, TrialAsked, TrialMeasured
 from dispatcher.submitting import IdsTakenError, Submission
 from dispatcher.tuning.rungs import Rungs
 from dispatcher.tuning.settings import Settings

@@ -17,7 +17,7 @@ from dispatcher.query.pace import Pace, pace
 from dispatcher.query.pods import GpuUse, gpu_uses
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.query.waiting import Wait, reasons, waits
-from dispatcher.run_state.fold import signature
+from dispatcher.run_state.failures import signature
 from dispatcher.run_state.journal import now_text
 from dispatcher.web.logs import last_lines
 from dispatcher.workspace import Layout

@@ -10,6 +10,8 @@ from typing import Final
 
 from starlette.responses import Response
 
+from dispatcher.web.states import state_files
+
 _TYPES: Final = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -24,11 +26,11 @@ _PAGE: Final = "index.html"
 
 
 class Pages:
-    """The files of `static/`, read once: names outside of it do not exist."""
+    """The files of `static/`, read once, and those that are made: other names do not exist."""
 
     def __init__(self) -> None:
         root = importlib.resources.files("dispatcher.web") / "static"
-        self._files = dict(_found(root, "")) if root.is_dir() else {}
+        self._files = {**_found(root, ""), **state_files()} if root.is_dir() else {}
         self._tags = {name: f'"{hashlib.sha256(data).hexdigest()[:32]}"' for name, data in self._files.items()}
 
     def page(self) -> Response:
@@ -55,11 +57,11 @@ class Pages:
         return Response(body, status, media_type=_TYPES[".html"])
 
 
-def _found(folder: Traversable, prefix: str) -> list[tuple[str, bytes]]:
-    found = []
+def _found(folder: Traversable, prefix: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
     for one in folder.iterdir():
         if one.is_dir():
-            found += _found(one, f"{prefix}{one.name}/")
+            found |= _found(one, f"{prefix}{one.name}/")
         else:
-            found.append((prefix + one.name, one.read_bytes()))
+            found[prefix + one.name] = one.read_bytes()
     return found

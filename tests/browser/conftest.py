@@ -23,7 +23,8 @@ from web_servers import Served, serving
 
 from dispatcher.api import Workspace
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Event, Paused
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.pauses import Paused
 from dispatcher.run_state.states import State
 
 STATIC = Path(__file__).parents[2] / "dispatcher" / "web" / "static"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fleet import Fleet
 
+from dispatcher.run_state.edits.status_file import TIMES, whole_second
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.status_file import TIMES, whole_second
 
 
 def check_intervals(proof: Path) -> None:

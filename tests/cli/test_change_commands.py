@@ -12,7 +12,7 @@ import pytest
 
 from dispatcher import Workspace
 from dispatcher.base.users import user_at_host
-from dispatcher.run_state.events import Paused
+from dispatcher.run_state.facets.pauses import Paused
 from dispatcher.run_state.states import State
 
 

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from dispatcher.run_state.events import Paused
+from dispatcher.run_state.facets.pauses import Paused
 
 COMMANDS = [
     ["status"],

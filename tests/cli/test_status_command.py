@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from dispatcher.run_state.events import Paused
+from dispatcher.run_state.facets.pauses import Paused
 
 LOOKERS = [
     ["status"],

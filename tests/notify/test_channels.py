@@ -22,7 +22,7 @@ from dispatcher.notify.checks import faults_in
 from dispatcher.notify.process import Outcome, Sending
 from dispatcher.notify.text import payload
 from dispatcher.notify_config import parse_notify
-from dispatcher.run_state.notices import Cause
+from dispatcher.run_state.facets.notices import Cause
 
 SECRET = "hunter2-s3cret"
 

@@ -17,7 +17,8 @@ from dispatcher.config import Config, load_config
 from dispatcher.notify.conditions import Conditions
 from dispatcher.notify.notifier import Notifier, sender, sender_is_gone
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Event, NoticeClaimed
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.notices import NoticeClaimed
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import PodInfo
 from dispatcher.run_state.states import State

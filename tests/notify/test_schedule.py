@@ -10,20 +10,11 @@ import pytest
 
 from dispatcher.notify.schedule import RETRIES_S, Due, due, quiet_until, retry_at_s, zone_of
 from dispatcher.notify_config import Quiet, Target, parse_notify
-from dispatcher.run_state.events import (
-    Began,
-    Event,
-    Incident,
-    Note,
-    NoticeClaimed,
-    NoticeEnded,
-    Notifying,
-    Paused,
-    Unpaused,
-)
+from dispatcher.run_state.events import Event, Note
+from dispatcher.run_state.facets.notices import Began, Incident, NoticeClaimed, NoticeEnded, Notifying, incident_key
+from dispatcher.run_state.facets.pauses import Paused, Unpaused
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line, now_text
-from dispatcher.run_state.notices import incident_key
 from dispatcher.topics import Topic
 
 BERLIN = ZoneInfo("Europe/Berlin")

@@ -12,8 +12,7 @@ from fleet import Fleet, shell, wait_until
 from dispatcher.config import ConfigError, Method, load_config
 from dispatcher.matrix.entry import Entry, read_entry
 from dispatcher.pod.breaker import Breaker
-from dispatcher.run_state.events import Paused, Streak
-from dispatcher.run_state.pauses import begun
+from dispatcher.run_state.facets.pauses import Paused, Streak, begun
 from dispatcher.run_state.states import Record, State
 from dispatcher.workspace import Layout
 

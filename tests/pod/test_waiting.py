@@ -12,7 +12,7 @@ from dispatcher.outlets.base import OutletOffer, Request
 from dispatcher.outlets.local.offer import LocalOffer
 from dispatcher.pod.offers import Offer
 from dispatcher.pod.waiting import NO_POD, SLOT, Facts, Reason, Waiting, root_causes, summary
-from dispatcher.run_state.pauses import Pause
+from dispatcher.run_state.facets.pauses import Pause
 from dispatcher.run_state.states import Record, State
 
 EARLY, NOW, LATE = "2026-06-17T22:00:00.000Z", "2026-06-17T23:00:00.000Z", "2026-06-18T00:00:00.000Z"

@@ -8,7 +8,7 @@ import pytest
 from fleet import Fleet, shell, wait_until
 
 from dispatcher.query.refusals import is_settled, refusal_text
-from dispatcher.run_state.fold import Refusal
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.states import Record, State
 
 BEFORE, REFUSED, LATER, END = (f"2026-06-17T10:00:0{second}.500Z" for second in range(4))

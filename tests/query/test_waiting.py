@@ -22,7 +22,7 @@ from dispatcher.pod.waiting import Waiting
 from dispatcher.query.pace import pace
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.query.waiting import reasons, waits
-from dispatcher.run_state.pauses import Pause
+from dispatcher.run_state.facets.pauses import Pause
 from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import Record, State
 from dispatcher.templates.readiness import Readiness

@@ -58,10 +58,10 @@ def test_lines_that_make_no_record_are_held_and_said(layout: Layout) -> None:
     path = layout.root / "matrix_status.json"
     path.write_text(json.dumps(LAB))
     store = Store(layout, by="pod-0")
-    store.adopt_from = path
+    store.first.adopt_from = path
     with store.transaction():
         pass
-    assert store.began_with == path
+    assert store.first.began_with == path
     assert {job: record.state for job, record in store.records.items()} == {
         "a": State.DONE, "b": State.QUEUED, "c": State.HELD, "d": State.HELD, "e": State.HELD,
     }  # fmt: skip

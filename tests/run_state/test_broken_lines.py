@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from run_state.lines import JOBS, json_values
 
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state import projection, status_file
+from dispatcher.run_state import projection
 from dispatcher.run_state.change import Change
+from dispatcher.run_state.edits import status_file
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State, make_record
@@ -199,11 +200,11 @@ def test_a_reader_is_told_and_sees_what_counts(layout: Layout, store: Store) -> 
     edit(layout, REQUEUE_A, BREAK_B)
     reader = Store(layout, by="reader")
     reader.refresh(to_the_end=True)
-    assert [(outcome.job, outcome.event) for outcome in reader.pending_edits()] == [("a", "requeued")]
+    assert [(edit.job, edit.event) for edit in reader.pending_edits().edits] == [("a", "requeued")]
     assert "line 3" in (reader.problem or "")
     touch(store)
     reader.refresh(to_the_end=True)
-    assert reader.pending_edits() == []
+    assert not reader.pending_edits()
     assert reader.problem == store.problem
 
 

@@ -16,7 +16,8 @@ from run_state.crashing import crash_after
 
 from dispatcher.errors import DamagedJournalError, StaleViewError
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Blame, Event, Paused, Unpaused
+from dispatcher.run_state.events import Blame, Event
+from dispatcher.run_state.facets.pauses import Paused, Unpaused
 from dispatcher.run_state.journal import history
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.repair import repair
@@ -42,7 +43,7 @@ def shown(store: Store) -> dict[str, Any]:
         "records": dict(fold.records),
         "pauses": dict(fold.pauses),
         "refusals": dict(fold.refusals),
-        "streaks": dict(fold.streaks),
+        "streaks": dict(fold.pauses.streaks),
     }
 
 

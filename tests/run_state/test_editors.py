@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from dispatcher.base import host
-from dispatcher.run_state import editors, liveness, projection, status_file
+from dispatcher.run_state import liveness, projection
 from dispatcher.run_state.change import Change
+from dispatcher.run_state.edits import editors, status_file
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector, restore
 from dispatcher.run_state.states import State

@@ -10,14 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from run_state.lines import AT, JOBS, change, json_values
 
-from dispatcher.run_state import edits, status_file
 from dispatcher.run_state.change import Change, split
-from dispatcher.run_state.edits import Outcome
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.adopting import adopt
+from dispatcher.run_state.edits.changes import Changes, Edit, Recorded, changes
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.merge import merge
 from dispatcher.run_state.prepared import PreparedClaims
-from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, MARKABLE, REQUESTABLE, TRANSITIONS, Record, State
+from dispatcher.run_state.requests import decide_at_rest, decide_state
+from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, MARKABLE, REQUESTABLE, STATES, Record, State
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
 
@@ -25,6 +27,14 @@ NOWHERE = Layout("/nowhere")
 
 Lines = dict[str, dict[str, Any]]
 _SETTABLE = {"state", "desired", "priority", "time_limit", "retry_at"}
+
+
+def of(found: Changes) -> list[Edit | Refusal]:
+    return [*found.edits, *found.refusals]
+
+
+def event_of(one: Edit | Refusal) -> str:
+    return "refused" if isinstance(one, Refusal) else one.event
 
 
 class World:
@@ -50,18 +60,16 @@ class World:
         found = fold.records.get(job)
         return found if found is not None and found.rev == rev else None
 
-    def merge(self, lines: Lines) -> list[Outcome]:
+    def merge(self, lines: Lines) -> list[Edit | Refusal]:
         """Save `lines` as the status file and let the next transaction take it in."""
         saved = status_file.parse(json.dumps(lines).encode(), "status")
-        known = edits.MergeContext(
-            self.records, self.fold.records.born, self.fold.seq, self.version, self.fold.applied_edits
-        )
-        return merge(saved, known)
+        fold = self.fold
+        return of(changes(Recorded(fold.records, fold.records.born, fold.seq, self.version, fold.applied_edits), saved))
 
-    def take_in(self, lines: Lines) -> list[Outcome]:
+    def take_in(self, lines: Lines) -> list[Edit | Refusal]:
         outcomes = self.merge(lines)
         for outcome in outcomes:
-            if outcome.event != "refused":
+            if isinstance(outcome, Edit):
                 self.tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra)
         return outcomes
 
@@ -148,7 +156,7 @@ def test_every_request_is_carried_out_asked_for_or_refused(data: st.DataObject) 
     record = world.records[job]
     expected = expected_after(desired, base, now)
     if expected == "refused":
-        assert [outcome.event for outcome in said] == ["refused"]
+        assert [event_of(one) for one in said] == ["refused"]
         assert record == now
     elif expected == "nothing":
         assert said == []
@@ -200,7 +208,7 @@ def test_any_interleaving_loses_no_change_and_no_note(data: st.DataObject) -> No
 @pytest.mark.parametrize("attempt", [1, 2], ids=["same attempt", "later attempt"])
 def test_what_a_request_does_in_every_case(desired: State, base: State, now: State, attempt: int) -> None:
     old, record = Record(state=base, attempt=1), Record(state=now, attempt=attempt)
-    decision = edits.decide_state(desired, old, record)
+    decision = decide_state(desired, old, record)
     expected = expected_after(desired, old, record)
     assert bool(decision.refused) == (expected == "refused")
     if expected in ("refused", "nothing"):
@@ -209,7 +217,7 @@ def test_what_a_request_does_in_every_case(desired: State, base: State, now: Sta
         assert decision.change == Change(desired=desired)
     else:
         assert decision.change.state is expected
-        assert expected in TRANSITIONS[now]
+        assert expected in STATES[now].next
 
 
 @given(json_values, json_values)
@@ -276,7 +284,7 @@ def test_what_cannot_be_used_is_refused_with_the_line(edit: dict[str, Any], word
     if word is None:
         assert said == []
         return
-    assert [outcome.event for outcome in said] == ["refused"]
+    assert [event_of(one) for one in said] == ["refused"]
     assert word in said[0].why
     assert json.loads("{" + said[0].line + "}") == {"a": copy["a"]}
 
@@ -286,7 +294,7 @@ def test_null_takes_a_request_a_priority_and_a_retry_back() -> None:
     world.tx.change("a", Event.REQUESTED, Change(desired=State.ABANDONED, priority=4, retry_at=AT))
     copy = world.copy()
     copy["a"].update({"desired": None, "priority": None, "retry_at": None})
-    assert [outcome.event for outcome in world.take_in(copy)] == ["edited"]
+    assert [event_of(one) for one in world.take_in(copy)] == ["edited"]
     record = world.records["a"]
     assert (record.desired, record.priority, record.retry_at) == (None, None, None)
 
@@ -296,7 +304,7 @@ def test_done_by_hand_says_that_a_person_set_it(state: State) -> None:
     world = world_with(state, error="boom", exit_code=0)
     copy = world.copy()
     copy["a"]["state"] = "done"
-    assert [outcome.event for outcome in world.take_in(copy)] == ["marked"]
+    assert [event_of(one) for one in world.take_in(copy)] == ["marked"]
     record = world.records["a"]
     assert (record.state, record.reason, record.error, record.exit_code) == (State.DONE, BY_HAND, None, None)
     assert world.merge(copy) == []
@@ -339,7 +347,7 @@ def test_a_removed_line_is_refused_and_the_record_stays() -> None:
     copy = world.copy()
     del copy["a"]
     said = world.take_in(copy)
-    assert [(outcome.job, outcome.event) for outcome in said] == [("a", "refused")]
+    assert [(one.job, event_of(one)) for one in said] == [("a", "refused")]
     assert "dispatcher delete" in said[0].why
     assert set(world.records) == {"a", "b"}
 
@@ -351,7 +359,7 @@ def test_an_empty_object_is_one_refusal_not_thousands() -> None:
     copy = world.copy()
     kept = {"job49": copy["job49"]}
     said = world.take_in(kept)
-    assert [(outcome.job, outcome.event) for outcome in said] == [("", "refused")]
+    assert [(one.job, event_of(one)) for one in said] == [("", "refused")]
     assert "49 lines were removed" in said[0].why
     assert len(world.records) == 50
 
@@ -364,7 +372,7 @@ def test_an_old_copy_does_not_bring_a_deleted_job_back() -> None:
     assert world.merge(copy) == []
     copy["a"]["state"] = "queued"
     said = world.take_in(copy)
-    assert [(outcome.job, outcome.event) for outcome in said] == [("a", "refused")]
+    assert [(one.job, event_of(one)) for one in said] == [("a", "refused")]
     assert "deleted" in said[0].why
     del copy["a"]["rev"]
     world.take_in(copy)
@@ -376,18 +384,18 @@ def test_a_new_line_makes_a_record_but_not_a_running_one() -> None:
     world.take_in({**world.copy(), "new": {"state": "held", "note": "later"}})
     assert world.records["new"].state is State.HELD
     said = world.take_in({**world.copy(), "newer": {"state": "running"}, "newest": {"note": 1}})
-    assert [(outcome.job, outcome.event) for outcome in said] == [("newer", "refused"), ("newest", "refused")]
+    assert [(one.job, event_of(one)) for one in said] == [("newer", "refused"), ("newest", "refused")]
     assert set(world.records) == {"a", "new"}
 
 
 def test_a_line_that_makes_no_record_is_refused_and_its_job_held() -> None:
     lines = {"a": {"state": "done"}, "b": {"state": "running", "pid": "many"}}
-    adopted, held, refused = edits.adopt(lines)
+    adopted, held, refused = of(adopt(lines))
     assert (adopted.fields(), held.fields()) == ({"state": "done"}, {"state": "held"})
-    assert (refused.job, refused.event) == ("b", "refused")
+    assert (refused.job, event_of(refused)) == ("b", "refused")
     assert "pid" in refused.why
 
 
 @pytest.mark.parametrize("state", [state for state in REQUESTABLE if state is not State.QUEUED])
 def test_a_requested_state_is_recorded_by_an_event_of_its_own(state: State) -> None:
-    assert edits.decide_at_rest(state).event == state.value
+    assert decide_at_rest(state).event == state.value

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dispatcher.base.host import host_name
-from dispatcher.run_state import edits
 from dispatcher.run_state.change import Change
+from dispatcher.run_state.edits.adopting import adopt
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.external import Presence, external_gpus, presence
 from dispatcher.run_state.journal import now_text
@@ -157,9 +157,9 @@ def test_a_claim_of_a_job_that_nobody_has_queued_yet(store: Store) -> None:
 
 def test_what_runs_in_an_adopted_file_runs_outside(layout: Layout) -> None:
     ours = {"state": "running", "pod": "pod-0", "attempt": 3, "rev": 9}
-    adopted = {outcome.job: outcome.fields() for outcome in edits.adopt({"a": CLAIM, "b": DONE, "c": ours})}
+    adopted = {edit.job: edit.fields() for edit in adopt({"a": CLAIM, "b": DONE, "c": ours}).edits}
     assert [fields.get("external") for fields in adopted.values()] == [True, None, None]
-    assert edits.adopt({"c": ours}, is_foreign=True)[0].change.external is True
+    assert adopt({"c": ours}, is_foreign=True).edits[0].change.external is True
 
 
 @pytest.fixture

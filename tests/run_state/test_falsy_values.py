@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from run_state.lines import AT
 
 from dispatcher.errors import FormatError
-from dispatcher.run_state import edits, journal, status_file
+from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change, split
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.changes import Recorded, changes
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.fold import Fold, snapshot
-from dispatcher.run_state.merge import merge
 from dispatcher.run_state.prepared import PreparedClaims
+from dispatcher.run_state.requests import FRESH_START
 from dispatcher.run_state.states import DEFAULTS, Record, State, make_record
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
@@ -63,11 +65,10 @@ class World:
         """Write `line` by hand and take it in; the events."""
         fold = self.fold
         saved = status_file.parse(json.dumps({"a": line}).encode(), "status")
-        outcomes = merge(saved, edits.MergeContext(fold.records, fold.records.born, fold.seq, fold.version))
-        for outcome in outcomes:
-            if outcome.event != "refused":
-                self.tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra)
-        return [outcome.event for outcome in outcomes]
+        found = changes(Recorded(fold.records, fold.records.born, fold.seq, fold.version), saved)
+        for edit in found.edits:
+            self.tx.change(edit.job, edit.event, edit.change, extra=edit.extra)
+        return [*(edit.event for edit in found.edits), *("refused" for _ in found.refusals)]
 
     def check_files(self) -> None:
         """The status file and the journal, read line by line, in bulk and from a snapshot, say what the record says."""
@@ -119,7 +120,7 @@ def test_a_requeued_record_keeps_nothing_falsy_of_the_last_attempt(name: str, va
     world = World(**{name: value})
     assert world.save({"state": "queued"}) == ["requeued"]
     of_person = ("priority", "time_limit")
-    is_kept = name in DEFAULTS and name not in of_person and name not in edits.FRESH_START.fields()
+    is_kept = name in DEFAULTS and name not in of_person and name not in FRESH_START.fields()
     kept = {name: value} if is_kept else {}
     assert world.fold.records["a"] == make_record({"state": "queued", "rev": 2, **kept})
     world.check_files()
@@ -162,6 +163,6 @@ def test_a_change_of_one_falsy_field_leaves_another_alone(one: str, other: str, 
 def test_a_record_that_is_requeued_gives_gpu_zero_back() -> None:
     """As a restarted pod books GPUs: by the record."""
     world = World(gpu=0, exit_code=0, pid=0)
-    world.tx.change("a", Event.REQUEUED, edits.FRESH_START | Change(state=State.QUEUED))
+    world.tx.change("a", Event.REQUEUED, FRESH_START | Change(state=State.QUEUED))
     record: Record = world.fold.records["a"]
     assert (record.gpu, record.exit_code, record.pid) == (None, None, None)

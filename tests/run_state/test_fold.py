@@ -12,7 +12,8 @@ from run_state.lines import AT, histories
 
 from dispatcher.run_state import journal
 from dispatcher.run_state.events import Event
-from dispatcher.run_state.fold import Fold, signature, snapshot
+from dispatcher.run_state.failures import signature
+from dispatcher.run_state.fold import Fold, snapshot
 from dispatcher.run_state.journal import Line
 
 
@@ -24,7 +25,7 @@ def shown(fold: Fold) -> dict[str, Any]:
         "born": {job: fold.records.born(job) for job in fold.records},
         "pauses": fold.pauses,
         "refusals": fold.refusals,
-        "streaks": fold.streaks,
+        "streaks": fold.pauses.streaks,
     }
 
 
@@ -81,14 +82,9 @@ def test_taking_changes_back_leaves_no_trace(lines: list[Line], data: st.DataObj
     cut = data.draw(st.integers(0, len(lines)))
     fold = folded(lines[:cut])
     expected = shown(folded(lines[:cut]))
-    old = {
-        line.job: (fold.records.get(line.job), fold.records.born(line.job), None) for line in lines[cut:] if line.job
-    }
-    rest = (fold.seq, dict(fold.pauses), dict(fold.refusals), dict(fold.streaks))
+    fold.begin()
     fold.extend(lines[cut:])
-    for job, (record, born, taken) in old.items():
-        fold.restore(job, record, born, taken)
-    fold.seq, fold.pauses, fold.refusals, fold.streaks = rest
+    fold.undo()
     found = shown(fold)
     # A job that was forgotten and is back stands at the end.
     assert dict(found.pop("records")) == dict(expected.pop("records"))
@@ -113,7 +109,7 @@ def ending(seq: int, event: Event, job: str, **data: Any) -> Line:
 
 
 def jobs_of(fold: Fold, scope: str) -> tuple[str, ...]:
-    return fold.streaks[scope].jobs if scope in fold.streaks else ()
+    return fold.pauses.streaks[scope].jobs if scope in fold.pauses.streaks else ()
 
 
 def test_only_jobs_that_failed_for_good_count_for_their_method_and_each_once() -> None:
@@ -126,8 +122,8 @@ def test_only_jobs_that_failed_for_good_count_for_their_method_and_each_once() -
     fold.extend([ending(10, Event.FAILED, "a", method="fft")])
     assert jobs_of(fold, "fft") == ("e", "a")
     assert jobs_of(fold, "gpu:h:1") == ()
-    assert fold.streaks["host:h"].jobs == ("c",)
-    assert fold.streaks["host:h"].methods == ("fft",)
+    assert fold.pauses.streaks["host:h"].jobs == ("c",)
+    assert fold.pauses.streaks["host:h"].methods == ("fft",)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +148,8 @@ def test_what_had_failed_before_a_person_continued_counts_no_more(pause: dict[st
         return fold
 
     everything = {"fft", "gpu:h:1", "host:h"}
-    assert set(after().streaks) == everything - {counted}
-    assert set(after(why="c has succeeded").streaks) == everything
+    assert set(after().pauses.streaks) == everything - {counted}
+    assert set(after(why="c has succeeded").pauses.streaks) == everything
 
 
 def test_a_success_ends_the_row_of_failures_on_a_gpu_and_an_exit_status_that_on_a_host() -> None:

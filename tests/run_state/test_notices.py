@@ -8,20 +8,20 @@ import pytest
 from dispatcher.errors import StorageError
 from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import (
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.gpu_idle import GpuIdle
+from dispatcher.run_state.facets.notices import (
     Began,
-    Event,
-    GpuIdle,
     Incident,
     NoticeClaimed,
     NoticeEnded,
+    Notices,
     NoticesCleared,
     Notifying,
-    Paused,
 )
+from dispatcher.run_state.facets.pauses import Paused
 from dispatcher.run_state.fold import Fold
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.notices import Notices
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store, Transaction
 from dispatcher.topics import Topic

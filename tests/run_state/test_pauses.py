@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dispatcher.matrix.entry import Entry, read_entry
-from dispatcher.run_state.pauses import (
+from dispatcher.run_state.facets.pauses import (
     Pause,
     method_scope,
     parse_values,

@@ -73,7 +73,7 @@ def test_a_save_after_the_command_that_replaced_the_file_has_ended(layout: Layou
         save(program, queued(text))
     reader = Store(layout, by="reader")
     reader.refresh()
-    assert [(edit.job, edit.event) for edit in reader.pending_edits()] == [("a", Event.REQUEUED)]
+    assert [(edit.job, edit.event) for edit in reader.pending_edits().edits] == [("a", Event.REQUEUED)]
     assert reader.problem is None
     following = Store(layout, by="pod-1")
     projector = Projector(following)

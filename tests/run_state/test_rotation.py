@@ -15,7 +15,10 @@ import pytest
 from dispatcher.base import files
 from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Blame, Event, GpuBusy, GpuIdle, Paused, Refused
+from dispatcher.run_state.events import Blame, Event
+from dispatcher.run_state.facets.gpu_idle import GpuBusy, GpuIdle
+from dispatcher.run_state.facets.pauses import Paused
+from dispatcher.run_state.facets.refusals import Refused
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -51,19 +54,20 @@ def said(store: Store) -> list[object]:
         {job: fold.records.born(job) for job in fold.records},
         fold.pauses,
         fold.refusals,
-        fold.streaks,
+        fold.pauses.streaks,
         dict(fold.gpu_idle),
     ]
 
 
 def test_idle_gpus_of_an_attempt_that_has_ended_are_not_repeated(layout: Layout) -> None:
     store = busy(layout)
-    assert store.fold.idle("d") is not None and store.fold.idle("e") is None
+    idle = store.fold.gpu_idle
+    assert idle.of("d", store.records["d"]) is not None and idle.of("e", store.records["e"]) is None
     with store.transaction() as tx:
         tx.change("d", Event.STOPPED, Change(state=State.QUEUED))
     with store.transaction() as tx:
         tx.change("d", Event.CLAIMED, Change(state=State.RUNNING, attempt=2))
-    assert store.fold.idle("d") is None
+    assert store.fold.gpu_idle.of("d", store.records["d"]) is None
     assert store.rotate()
     newcomer = Store(layout, by="newcomer")
     newcomer.refresh()
@@ -76,7 +80,7 @@ def test_what_was_never_written_is_forgotten(layout: Layout) -> None:
     with contextlib.suppress(ZeroDivisionError), store.transaction() as tx:
         tx.note(GpuBusy(attempt=1, since="2026-11-23T03:00:00Z", gpus=1), job="d")
         raise ZeroDivisionError
-    assert said(store) == before and store.fold.idle("d") is not None
+    assert said(store) == before and store.fold.gpu_idle.of("d", store.records["d"]) is not None
 
 
 def test_everybody_finds_the_same_after_it(layout: Layout) -> None:

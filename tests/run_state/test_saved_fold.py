@@ -11,7 +11,10 @@ import pytest
 from dispatcher.errors import DamagedJournalError, StaleViewError
 from dispatcher.run_state import checksum, journal, loaded_generation, saved_fold
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import AppliedEdit, Blame, Event, GpuIdle, HandEdit, Paused, Refused
+from dispatcher.run_state.events import AppliedEdit, Blame, Event, HandEdit
+from dispatcher.run_state.facets.gpu_idle import GpuIdle
+from dispatcher.run_state.facets.pauses import Paused
+from dispatcher.run_state.facets.refusals import Refused
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
@@ -62,7 +65,7 @@ def grown(layout: Layout) -> Store:
 def said(store: Store) -> list[object]:
     fold = store.fold
     born = {job: fold.records.born(job) for job in fold.records}
-    rest = [fold.pauses, fold.refusals, fold.streaks, fold.gpu_idle, fold.applied_edits, fold.lock_kind]
+    rest = [fold.pauses, fold.refusals, fold.pauses.streaks, fold.gpu_idle, fold.applied_edits, fold.lock_kind]
     return [fold.seq, list(fold.records.items()), born, *rest, store.position]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from run_state.lines import json_values, text
 
 from dispatcher.errors import StatusFileError
-from dispatcher.run_state import status_file
+from dispatcher.run_state.edits import status_file
 from dispatcher.run_state.states import FIELD_NAMES, Record, State, make_record
 
 small = st.integers(0, 2**31)

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from dispatcher.errors import StorageError
-from dispatcher.run_state import journal, status_file
+from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
+from dispatcher.run_state.edits import status_file
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.projection import Projector
 from dispatcher.run_state.states import State

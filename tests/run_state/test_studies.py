@@ -9,9 +9,9 @@ import pytest
 from dispatcher.run_state import journal
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.studies import StudySet, StudyStopped, TrialAsked, TrialMeasured
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store
-from dispatcher.run_state.studies import StudySet, StudyStopped, TrialAsked, TrialMeasured
 from dispatcher.workspace import Layout
 
 

@@ -20,7 +20,8 @@ from dispatcher.workspace import Layout
 
 _SNIPPET = """
 from dispatcher.run_state.change import Change
-from dispatcher.run_state.events import Event, Paused
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.pauses import Paused
 from dispatcher.run_state.states import State
 from dispatcher.run_state.transaction import Transaction
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dispatcher.matrix.faults import Faults
-from dispatcher.run_state.studies import Trial
+from dispatcher.run_state.facets.studies import Trial
 from dispatcher.tuning.sampling import Sampling
 from dispatcher.tuning.space import combinations, fits, read_space, saved
 from dispatcher.tuning.trials import Status, TrialState

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.run_state.states import STATES
+from dispatcher.web.pages import Pages
+from dispatcher.web.states import state_files
+
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "dispatcher" / "web" / "static"
 VENDOR = STATIC / "vendor"
@@ -24,6 +28,8 @@ PARSERS = re.compile(
     r"|\beval\b|new Function|setTimeout\(['\"]|javascript:"
 )
 IMPORT = re.compile(r"""(?:^import\s(?:[^;"']*\sfrom\s+)?|\bimport\()["']([^"']+)["']""", re.MULTILINE)
+# Those that the server makes of the table of states.
+MADE = [STATIC / name for name in state_files()]
 # Lines of code, so that each file stays one idea.
 MOST_LINES = 300
 
@@ -54,7 +60,7 @@ def test_a_module_imports_only_files_that_are_there(module: Path) -> None:
     assert len(IMPORT.findall(text)) == len(re.findall(r"^import\s|\bimport\(", text, re.MULTILINE))
     for target in IMPORT.findall(text):
         assert target.startswith("."), target
-        assert (module.parent / target).resolve() in FILES, target
+        assert (module.parent / target).resolve() in [*FILES, *MADE], target
 
 
 class References(HTMLParser):
@@ -88,7 +94,7 @@ def test_the_page_has_nothing_inline_and_loads_only_its_own_files() -> None:
     assert page.inline == []
     assert page.loaded
     for target in page.loaded:
-        assert (STATIC.parent / target).is_file(), target
+        assert STATIC.parent / target in [*FILES, *MADE], target
 
 
 def test_style_sheets_load_nothing_from_elsewhere() -> None:
@@ -96,6 +102,16 @@ def test_style_sheets_load_nothing_from_elsewhere() -> None:
         if sheet.suffix == ".css":
             targets = re.findall(r"""(?:@import\s+|url\()["']?([^"')]+)""", sheet.read_text(encoding="utf-8"))
             assert all((sheet.parent / target).is_file() for target in targets), (sheet, targets)
+
+
+def test_the_page_has_the_look_of_every_state() -> None:
+    pages = Pages()
+    script, style = (bytes(pages.static(f"states.{kind}", None).body).decode() for kind in ("js", "css"))
+    known = json.loads(script.removeprefix("export const KNOWN = ").removesuffix(";\n"))
+    assert list(known) == [state.value for state in STATES]
+    for state, row in STATES.items():
+        assert known[state]["path"] == row.look.path
+        assert style.count(f"--{state}: ") == 2 and style.count(f".s-{state} ") == 2
 
 
 def test_a_wheel_has_every_file() -> None:

@@ -3,10 +3,14 @@
 The attempt's own exit status counts before the scheduler's word: a scheduler calls a training COMPLETED that saved a
 checkpoint and left because it was told to make room, and it forgets jobs. Where there is no exit status, only what the
 scheduler says in as many words is believed; an attempt of which nothing is known has not ended. What a signal has
-stopped, and no dispatcher, was preempted, unless the scheduler knows better.
+stopped, and no dispatcher, was preempted, unless the scheduler knows better. What was killed without a warning is the
+job's own affair, unless the scheduler knows better: a limit of memory is enforced so.
 """
 
 from __future__ import annotations
+
+import signal
+from typing import Final
 
 import msgspec
 
@@ -14,10 +18,13 @@ from dispatcher.outlets.base import CANCELLED, CANNOT_START, LOST, NOT_REACHED, 
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.wrapper import DID_NOT_BEGIN, DOES_NOT_KNOW, did_not_begin
 
+_KILLED: Final = 128 + signal.SIGKILL
+
 
 def needs_detail(own: Ended) -> bool:
     """Whether the scheduler is to be asked how the attempt ended, which it need not know for most."""
-    return own.exit_code is None or bool(own.told_by_signal and not own.exit_reason)
+    is_unexplained = not own.exit_reason and (bool(own.told_by_signal) or own.exit_code == _KILLED)
+    return own.exit_code is None or is_unexplained
 
 
 def why_superseded(own: Ended, told: JobState | None) -> Ended:
@@ -61,16 +68,19 @@ def end_of(
 
 
 def _explained(own: Ended, told: JobState | None) -> Ended:
-    """An exit status with what the scheduler knows of why the attempt was told to stop."""
+    """An exit status with what the scheduler knows of why the attempt was told to stop, or killed."""
     if not needs_detail(own):
         return own
-    if told is None or told.phase is not Phase.ENDED:
+    known = told if told is not None and told.phase is Phase.ENDED else None
+    reason = "" if known is None else PREEMPTED if known.was_preempted else known.reason
+    if known is not None and reason:
+        return msgspec.structs.replace(own, exit_reason=reason, error=known.why or own.error, by_scheduler=True)
+    if not own.told_by_signal:
+        return own
+    if known is None:
         # A scheduler that forgets its jobs has preempted it. A training that saves and leaves with 0 is not done.
         return msgspec.structs.replace(own, exit_reason=PREEMPTED, by_scheduler=True)
-    if told.may_still_run and not told.reason:
-        error = f"stopped by {own.told_by_signal} on a node that was lost: {told.why}"
+    if known.may_still_run:
+        error = f"stopped by {own.told_by_signal} on a node that was lost: {known.why}"
         return msgspec.structs.replace(own, exit_reason=LOST, error=error, by_scheduler=True)
-    reason = PREEMPTED if told.was_preempted else told.reason
-    if not reason:
-        return own
-    return msgspec.structs.replace(own, exit_reason=reason, error=told.why or own.error, by_scheduler=True)
+    return own

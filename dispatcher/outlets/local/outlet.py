@@ -49,9 +49,9 @@ from dispatcher.outlets.local.slot_variables import defaults, told
 from dispatcher.outlets.local.spawn import Spawner
 from dispatcher.outlets.local.tree import Tree
 from dispatcher.outlets.wrapper import Limits, read_limits
+from dispatcher.run_state.facets.pauses import gpu_scope
 from dispatcher.run_state.gpu_hour import PodGpus, read_gpus, write_gpus
 from dispatcher.run_state.liveness import SlotInfo
-from dispatcher.run_state.pauses import gpu_scope
 from dispatcher.run_state.states import State
 from dispatcher.workspace import AttemptPaths
 

@@ -11,13 +11,14 @@ from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.participant import Participant, Pass, Shared
 from dispatcher.pod.recording import is_current
 from dispatcher.pod.running_attempts import RunningAttempt
-from dispatcher.run_state import events
+from dispatcher.run_state.facets.gpu_idle import GpuBusy
+from dispatcher.run_state.facets.gpu_idle import GpuIdle as Idle
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.transaction import Transaction
 
 _MINUTE_S: Final = 60.0
 
-_News = tuple[RunningAttempt, events.GpuIdle | events.GpuBusy]
+_News = tuple[RunningAttempt, Idle | GpuBusy]
 
 
 class IdleGpus(Participant):
@@ -49,7 +50,7 @@ class IdleGpus(Participant):
 
     def commit(self, tx: Transaction) -> None:
         for attempt, note in self._recorded:
-            idle = f"idle since {note.since}" if isinstance(note, events.GpuIdle) else "in use again"
+            idle = f"idle since {note.since}" if isinstance(note, Idle) else "in use again"
             gpus = _gpus(attempt, note.gpus)
             self._shared.log(f"{attempt.key.job_id} (attempt {attempt.key.number}): {gpus} {idle}")
 
@@ -61,12 +62,12 @@ class IdleGpus(Participant):
             job, number, use = attempt.key.job_id, attempt.key.number, attempt.gpu_use
             if attempt.ended is not None or use is None or not is_current(fold.records.get(job), number):
                 continue
-            known = fold.idle(job)
+            known = fold.gpu_idle.of(job, fold.records.get(job))
             if known is not None and use.idle_s == 0.0:
-                found.append((attempt, events.GpuBusy(attempt=number, since=known.since, gpus=known.gpus)))
+                found.append((attempt, GpuBusy(attempt=number, since=known.since, gpus=known.gpus)))
             elif known is None and self._exceeded(job, use.idle_s) is not None:
                 since = now_text(now_s - use.idle_s)
-                found.append((attempt, events.GpuIdle(attempt=number, since=since, gpus=use.gpus)))
+                found.append((attempt, Idle(attempt=number, since=since, gpus=use.gpus)))
         return found
 
     def _exceeded(self, job: str, idle_s: float) -> GpuIdle | None:

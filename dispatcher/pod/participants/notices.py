@@ -16,8 +16,8 @@ from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.participant import Ending, Participant, Pass, Shared
 from dispatcher.pod.participants.stalled import Watched
 from dispatcher.run_state import liveness
+from dispatcher.run_state.facets.notices import Notice
 from dispatcher.run_state.liveness import PodInfo
-from dispatcher.run_state.notices import Notice
 from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout

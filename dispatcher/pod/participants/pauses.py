@@ -11,8 +11,15 @@ from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.breaker import Breaker
 from dispatcher.pod.participant import End, Participant, Pass, Shared
 from dispatcher.pod.recording import gpu_of, is_local
-from dispatcher.run_state.events import Event, Paused, Unpaused
-from dispatcher.run_state.pauses import Pause, host_scope, pause_of_method, unpause_command
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.pauses import (
+    Pause,
+    Paused,
+    Unpaused,
+    host_scope,
+    pause_of_method,
+    unpause_command,
+)
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.store import Transaction
 
@@ -70,7 +77,7 @@ class Pauses(Participant):
 
     def _trip(self, tx: Transaction, end: End) -> None:
         """Pause what the failures so far, this one among them, are to be blamed on."""
-        streaks, host, blame = self._store.fold.streaks, end.record.host or "", end.blame
+        streaks, host, blame = self._store.fold.pauses.streaks, end.record.host or "", end.blame
         if end.event is Event.FAILED and end.entry is not None:
             paused = self._breaker.after_failure(end.job, end.entry, streaks[end.entry.method])
             self._pause(tx, paused, end.entry)

@@ -15,11 +15,12 @@ from dispatcher.base.values import number_of, text_of
 from dispatcher.query.export.marks import Mark, read_mark, write_mark
 from dispatcher.query.export.runs import Run
 from dispatcher.query.results.frames import library
+from dispatcher.run_state.states import ENDED, State
 
 # TensorBoard reads files with `tfevents` in their names.
 EVENTS_FILE: Final = "events.out.tfevents.dispatcher"
 MARK_FILE: Final = "dispatcher-export.json"
-_STATUS: Final = {"done": "STATUS_SUCCESS", "failed": "STATUS_FAILURE", "abandoned": "STATUS_FAILURE"}
+_STATUS: Final = {state.value: "STATUS_SUCCESS" if state is State.DONE else "STATUS_FAILURE" for state in ENDED}
 
 
 class TensorBoardExport:

@@ -13,9 +13,10 @@ from dispatcher.base.users import user_of
 from dispatcher.outlets.base import CANCELLED, LOST, PREEMPTED, SUPERSEDED
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.query.external import EXTERNAL
-from dispatcher.run_state.events import Event, GpuIdle, Paused, PodEnded, PodStarted, Unpaused
+from dispatcher.run_state.events import Event, PodEnded, PodStarted
+from dispatcher.run_state.facets.gpu_idle import GpuIdle
+from dispatcher.run_state.facets.pauses import Pause, Paused, Unpaused, begun
 from dispatcher.run_state.journal import Line
-from dispatcher.run_state.pauses import Pause, begun
 from dispatcher.run_state.states import IN_FLIGHT, PRUNED, State
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from dispatcher.query.usage.history import PauseSpan
 from dispatcher.query.usage.pools import CPU, GPU, Eligibility, Stay
-from dispatcher.run_state.pauses import host_scope
+from dispatcher.run_state.facets.pauses import host_scope
 
 
 class Window(msgspec.Struct, frozen=True):

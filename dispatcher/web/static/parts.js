@@ -3,23 +3,18 @@
 import { h, isNode } from "./dom.js";
 import { count, DASH, text } from "./format.js";
 import { href } from "./route.js";
+import { KNOWN } from "./states.js";
 
-export const STATES = ["done", "running", "submitted", "queued", "held", "failed", "abandoned"];
-
-// Each state has a shape of its own, so that none is told by its colour alone.
-const SHAPES = {
-  done: "M2 5.5 4.3 8 8.5 2.5",
-  running: "M3 1.5v7l6-3.5z",
-  submitted: "M3 1.5v7l6-3.5z",
-  queued: "M5 1.8a3.2 3.2 0 1 0 .01 0z",
-  held: "M3.2 2v6M6.8 2v6",
-  failed: "M2 2l6 6M8 2l-6 6",
-  abandoned: "M1.5 5h7",
-};
+export const STATES = Object.keys(KNOWN);
 
 export function stateIcon(state) {
-  const path = h("path", { d: SHAPES[state] ?? SHAPES.queued });
+  const path = h("path", { d: (KNOWN[state] ?? KNOWN.queued).path });
   return h("svg", { class: `icon ${stateClass(state)}`, viewBox: "0 0 10 10", "aria-hidden": "true" }, path);
+}
+
+/** Whether a job in this state is not expected to change by itself. */
+export function hasEnded(state) {
+  return KNOWN[state]?.isEnded ?? false;
 }
 
 export function stateClass(state) {

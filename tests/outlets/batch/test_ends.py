@@ -61,6 +61,16 @@ def test_one_that_a_signal_of_somebody_else_stopped_is_not_done(code: int) -> No
     assert end(own, told()) == (code, "")
 
 
+def test_the_scheduler_may_know_why_one_was_killed() -> None:
+    """Above all for its memory; without a word of it a job may have killed itself."""
+    own = Ended(137)
+    assert end(own, told("out of memory", 137)) == (137, "out of memory")
+    assert end(own, told(was_preempted=True)) == (137, PREEMPTED)
+    for state in (None, JobState(phase=Phase.UNKNOWN), told(exit_code=137), told(may_still_run=True)):
+        assert end(own, state) == (137, "")
+    assert end(Ended(137, TIME_LIMIT), told("out of memory", 137)) == (137, TIME_LIMIT)
+
+
 def test_one_that_was_superseded_tells_why() -> None:
     own = Ended(143, SUPERSEDED)
     lost = JobState(phase=Phase.ENDED, why="n1 does not answer", may_still_run=True)

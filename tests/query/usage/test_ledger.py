@@ -14,7 +14,9 @@ from dispatcher.outlets.base import Request
 from dispatcher.pod.offers import Offer, Refusal
 from dispatcher.query.usage.history import History, Kind
 from dispatcher.query.usage.ledger import Usage
-from dispatcher.run_state.events import Event, GpuBusy, GpuIdle, Paused, Unpaused
+from dispatcher.run_state.events import Event
+from dispatcher.run_state.facets.gpu_idle import GpuBusy, GpuIdle
+from dispatcher.run_state.facets.pauses import Paused, Unpaused
 
 
 def hours(usage: Usage, unit: str = "slots") -> dict[str, float]:

@@ -4,7 +4,7 @@ import { jobPath, Loader } from "../api.js";
 import { h } from "../dom.js";
 import { change } from "../dialogs.js";
 import { ago, bytes, DASH, duration, mebibytes, moment, number, secondsSince, text } from "../format.js";
-import { button, doneAgain, empty, facts, jobLink, problem, section, stateWord, table } from "../parts.js";
+import { button, doneAgain, empty, facts, hasEnded, jobLink, problem, section, stateWord, table } from "../parts.js";
 import { same } from "../route.js";
 import { Curves } from "./curves.js";
 import { Log } from "./log.js";
@@ -116,8 +116,7 @@ export class Job {
 
   #actions(job) {
     if (!this.page.allowsChanges) return null;
-    const isMoving = ["running", "submitted", "queued", "held"].includes(job.state);
-    const actions = isMoving ? [["hold", "Hold"], ["cancel", "Cancel job"]] : [["requeue", "Requeue"]];
+    const actions = hasEnded(job.state) ? [["requeue", "Requeue"]] : [["hold", "Hold"], ["cancel", "Cancel job"]];
     const running = this.#isRunning ? 1 : 0;
     const ask = (action, words) => change(this.page, action, { jobs: [job.job] }, { question: `${words} ${job.job}?`, running });
     return h("div", { class: "buttons" }, actions.filter(([action]) => action !== "hold" || job.state !== "held").map(([action, words]) => button(words, () => ask(action, words), { key: action, class: action === "cancel" && "danger-word" })));

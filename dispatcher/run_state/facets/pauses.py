@@ -1,4 +1,4 @@
-"""Pauses: what claiming is stopped for, and which jobs that holds up. Pure.
+"""Pauses: what claiming is stopped for, which jobs that holds up, and the failures that may pause more. Pure.
 
 A scope names a pause, and `dispatcher unpause SCOPE` ends it:
 
@@ -15,20 +15,63 @@ import json
 import shlex
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from dispatcher.base.values import text_of
 from dispatcher.base.yaml_text import split_values
 from dispatcher.matrix.entry import Entry
-from dispatcher.run_state.events import Paused
+from dispatcher.run_state.events import Blame, Event, Note
+from dispatcher.run_state.facets.facet import ByName, News, Repeated
+from dispatcher.run_state.journal import Line
+from dispatcher.run_state.records import Records
+from dispatcher.topics import Topic
 
 _HOST: Final = "host:"
 # Keys that do not change what a job computes, or that no two jobs have in common.
 _ASIDE: Final = frozenset({"job_id", "method", "needs", "priority", "retries", "retry_on", "queue_limit"})
 # A longer value is cut in the name of a scope.
 _LONGEST_VALUE: Final = 40
+# How many failed jobs of a method, a GPU or a host are remembered, for the circuit breaker.
+_MOST_REMEMBERED: Final = 1_000
+
+
+class Paused(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """Claiming within `scope` is paused because of `why`. See Pause."""
+
+    event = Event.PAUSED
+    scope: str
+    why: str = ""
+    values: Mapping[str, str | None] = {}
+    until_success: bool = False
+
+
+class Unpaused(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """Claiming within `scope` continues; `why`, where no person has said so."""
+
+    event = Event.UNPAUSED
+    scope: str
+    why: str = ""
+
+
+class Streak(msgspec.Struct, frozen=True):
+    """Jobs that have failed within a scope, oldest first, each once, and the method of each.
+
+    Of a method: those since it was last unpaused; on a GPU or a host: those in a row. `reason` and `error` are those of
+    the last failure, word for word.
+    """
+
+    jobs: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    reason: str = ""
+    error: str | None = None
+
+
+class StreakSoFar(Note, frozen=True, kw_only=True, omit_defaults=True):
+    event = Event.STREAK
+    scope: str
+    streak: Streak
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -48,6 +91,86 @@ class Pause(msgspec.Struct, frozen=True):
         if self.scope.partition(":")[0] != entry.method or _is_of_place(self.scope, self.values):
             return False
         return all(value_text(entry, key) == text for key, text in self.values.items())
+
+
+class Pauses(ByName[Pause]):
+    """By scope. `streaks` are the failures that may pause a scope, also by scope."""
+
+    events: ClassVar = frozenset(
+        {
+            Event.PAUSED, Event.UNPAUSED, Event.STREAK,
+            # Ends of attempts that count for or against their method, GPU or host.
+            Event.DONE, Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED,
+        }
+    )  # fmt: skip
+    form: ClassVar = tuple[dict[str, Pause], dict[str, Streak]]
+
+    def __init__(self, pauses: Mapping[str, Pause] = {}, streaks: Mapping[str, Streak] = {}) -> None:
+        super().__init__(pauses)
+        self.streaks = dict(streaks)
+
+    def apply(self, line: Line) -> Pauses:
+        if line.event is Event.PAUSED:
+            paused = line.read(Paused)
+            self[paused.scope] = begun(paused, line.at)
+        elif line.event is Event.UNPAUSED:
+            self._end(line.read(Unpaused))
+        elif line.event is Event.STREAK:
+            before = line.read(StreakSoFar)
+            self.streaks[before.scope] = before.streak
+        elif line.data:
+            self._count(line, line.read(Blame))
+        return self
+
+    def copy(self) -> Pauses:
+        return Pauses(self, self.streaks)
+
+    def lines(self, records: Records) -> Iterator[Repeated]:
+        for one in self.values():
+            paused = Paused(scope=one.scope, why=one.why, values=one.values, until_success=one.until_success)
+            yield Repeated(paused, at=one.at)
+        for scope, streak in self.streaks.items():
+            yield Repeated(StreakSoFar(scope=scope, streak=streak))
+
+    def dump(self) -> Any:
+        return dict(self), self.streaks
+
+    @classmethod
+    def load(cls, dumped: Any) -> Pauses:
+        return cls(*dumped)
+
+    def _end(self, unpaused: Unpaused) -> None:
+        ended = self.pop(unpaused.scope, None)
+        if not unpaused.why:
+            # What had failed before a person said so is no reason to pause it again.
+            self.streaks.pop(evidence_scope(unpaused.scope, {} if ended is None else ended.values), None)
+
+    def _count(self, line: Line, blame: Blame) -> None:
+        """Count the end of an attempt for its method, its GPU and its host, as far as it says something about them."""
+        if blame.method and line.event is Event.FAILED:
+            self._add_failure(blame.method, line, blame)
+        if blame.gpu and line.event is Event.FAILED:
+            self._add_failure(blame.gpu, line, blame)
+        elif blame.gpu and line.event is Event.DONE:
+            self.streaks.pop(blame.gpu, None)
+        if blame.host and blame.suspect:
+            self._add_failure(blame.host, line, blame)
+        elif blame.host:
+            self.streaks.pop(blame.host, None)
+
+    def _add_failure(self, scope: str, line: Line, blame: Blame) -> None:
+        old, job = self.streaks.get(scope, Streak()), str(line.job)
+        before = [pair for pair in zip(old.jobs, old.methods, strict=True) if pair[0] != job]
+        jobs, methods = zip(*before[1 - _MOST_REMEMBERED :], (job, blame.method or ""), strict=True)
+        self.streaks[scope] = Streak(jobs, methods, str(line.set.get("reason")), line.set.get("error"))
+
+
+def news(line: Line) -> News | None:
+    """None where a person has paused something: that one knows."""
+    if "@" in line.by:
+        return None
+    paused = line.read(Paused)
+    return News(Topic.METHOD_PAUSED, paused.scope, f"{paused.scope} is paused: {paused.why}")
 
 
 def begun(paused: Paused, at: str) -> Pause:

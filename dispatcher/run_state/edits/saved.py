@@ -14,16 +14,16 @@ from dispatcher.base import files
 from dispatcher.base.file_identity import Identity, identity_of, is_settled
 from dispatcher.base.messages import first_texts
 from dispatcher.errors import FormatError, StatusFileError
-from dispatcher.run_state import edits, journal, status_file
-from dispatcher.run_state.events import Event, HandEdit, Refused
+from dispatcher.run_state import journal
+from dispatcher.run_state.edits import status_file
+from dispatcher.run_state.edits.changes import Changes, Recorded, changes
+from dispatcher.run_state.events import Event, HandEdit
+from dispatcher.run_state.facets.refusals import Refusal
 from dispatcher.run_state.fold import Fold
-from dispatcher.run_state.merge import merge
-from dispatcher.run_state.replica import Replica
+from dispatcher.run_state.locked_journal import LockedJournal
 from dispatcher.run_state.states import Record
 from dispatcher.run_state.transaction import Transaction
 from dispatcher.workspace import Layout
-
-_SHOWN: Final = 2_000
 
 
 def settled(identity: Identity, *, network: bool) -> Identity:
@@ -35,24 +35,22 @@ def settled(identity: Identity, *, network: bool) -> Identity:
 class HandEdits:
     """The status file as the place where people make changes.
 
-    `problem` says what is wrong with the file when it cannot be read. `examined` is the file that was read last;
-    `missing`: there was none.
+    `problem` says what is wrong with the file when it cannot be read. `examined` is the file that was read last.
     """
 
     def __init__(
         self,
-        layout: Layout,
-        replica: Replica,
+        locked: LockedJournal,
         wall_clock: Callable[[], float],
         manifest_jobs: Callable[[], Container[str]] | None,
     ) -> None:
-        self.layout = layout
+        self.layout = locked.layout
         self.problem: str | None = None
         self.examined: Identity | None = None
-        self.missing = False
-        self._replica = replica
+        self._locked = locked
+        self._is_network = locked.replica.network
         self._wall_clock = wall_clock
-        self.manifest_jobs = manifest_jobs
+        self._manifest_jobs = manifest_jobs
 
     def identity(self, *, names_are_fresh: bool = False) -> Identity | None:
         """Inode, size and mtime of the status file as it is now; None without one.
@@ -61,71 +59,68 @@ class HandEdits:
         """
         path = self.layout.status_file
         with files.storing("looking at", path):
-            if not self._replica.network:
+            if not self._is_network:
                 found = files.stat(path)
             else:
                 is_beside = names_are_fresh and path.parent == self.layout.run_state
                 found = files.stat_fresh(path, names_are_fresh=is_beside)
         return None if found is None else identity_of(found)
 
-    def apply_if_saved(self, tx: Transaction, expected: Identity | None, projected: int) -> Identity | None:
-        """Under the lock: record what people did, unless the file is `expected`: the projection, showing `projected`.
+    def take_in(self, tx: Transaction) -> bool:
+        """Under the lock: record what people did to the file; whether it is to be written anew.
 
-        The identity to expect from now on; None when there was nothing to record or the file cannot be read.
+        What cannot be read is left alone until its author has corrected it.
         """
-        identity = self.identity(names_are_fresh=True)
-        self.missing = identity is None
+        expected, identity = self._locked.projection, self.identity(names_are_fresh=True)
         if identity is None or identity == expected:
             self.problem = None
-            return None
+            return identity is None and expected is not None
         if self.problem is not None and identity == self.examined:
-            return None
+            return False
         self.examined = None
-        settled_identity = settled(identity, network=self._replica.network)
+        settled_identity = settled(identity, network=self._is_network)
         data = self._read()
-        outcomes = self.find_edits(data, projected=projected) if data is not None else None
-        self.record(tx, outcomes or [], data or b"")
-        if outcomes is None or self.problem is not None:
-            # The file is left alone until its author has corrected what cannot be read.
+        if data is not None:
+            self.record(tx, self.find(data, projected=self._locked.projected), data)
+        if self.problem is not None:
             self.examined = settled_identity
-            return None
+            return False
         self.examined = identity
-        return settled_identity
+        self._locked.accept_projection(settled_identity, projected=0)
+        return True
 
-    def record(self, tx: Transaction, outcomes: list[edits.Outcome], data: bytes) -> None:
+    def record(self, tx: Transaction, found: Changes, data: bytes) -> None:
         """Record what people did to the status file `data`; what could not be used is kept word for word."""
         who = f"hand edit ({_owner(self.layout)})"
-        for outcome in outcomes:
-            if outcome.event is not Event.REFUSED:
-                edit = None if outcome.applied is None else HandEdit(edit=outcome.applied)
-                tx.change(outcome.job, outcome.event, outcome.change, extra=outcome.extra, data=edit, by=who)
-                continue
-            shown = outcome.line[:_SHOWN]
-            known = self._replica.fold.refusals.get(outcome.job)
-            if known is None or (known.line, known.why) != (shown, outcome.why):
-                self._reject(outcome, data)
-                tx.note(Refused(why=outcome.why, line=shown), job=outcome.job or None, by=who)
+        for edit in found.edits:
+            applied = None if edit.applied is None else HandEdit(edit=edit.applied)
+            tx.change(edit.job, edit.event, edit.change, extra=edit.extra, data=applied, by=who)
+        for refusal in found.refusals:
+            note = self._locked.fold.refusals.unrecorded(refusal)
+            if note is not None:
+                self._reject(refusal, data)
+                tx.note(note, job=refusal.job or None, by=who)
 
-    def read(self, projected: int) -> list[edits.Outcome] | None:
-        """What the status file changes; see `find_edits`."""
+    def read(self, projected: int) -> Changes:
+        """What the status file changes; see `find`."""
         data = self._read()
-        return None if data is None else self.find_edits(data, projected=projected)
+        return Changes() if data is None else self.find(data, projected=projected)
 
-    def find_edits(self, data: bytes, *, projected: int = 0, is_whole: bool = True) -> list[edits.Outcome] | None:
+    def find(self, data: bytes, *, projected: int = 0, is_whole: bool = True) -> Changes:
         """What `data`, a saved status file, changes; `problem` says what of it cannot be read.
 
-        None when nothing of it can. `is_whole`: a job without a line in it has lost its line.
+        `is_whole`: a job without a line in it has lost its line.
         """
         name = str(self.layout.status_file)
         try:
             lines = status_file.parse_lines(data, name)
         except StatusFileError as error:
             self.problem = f"{error}. {_GOING_ON}"
-            return None
+            return Changes()
         self.problem = f"{_broken_text(name, lines.broken)}. {_SUSPENDED}" if lines.broken else None
-        fold = self._replica.fold
+        fold = self._locked.fold
         old = _OldVersions(self.layout, fold, lines.jobs)
-        context = edits.MergeContext(
+        recorded = Recorded(
             records=fold.records,
             born=fold.records.born,
             seq=fold.seq,
@@ -135,13 +130,13 @@ class HandEdits:
             in_manifest=self._asked_once(),
         )
         # A file that is cut off, or still being written, has lost no line.
-        return merge(lines.jobs, context, is_whole=is_whole and not lines.broken)
+        return changes(recorded, lines.jobs, is_whole=is_whole and not lines.broken)
 
     def _asked_once(self) -> Callable[[str], bool]:
         """Whether a manifest has a job. Manifests are read once for all lines of a file, and only if one is unknown."""
-        if self.manifest_jobs is None:
+        if self._manifest_jobs is None:
             return lambda _: True
-        jobs = functools.cache(self.manifest_jobs)
+        jobs = functools.cache(self._manifest_jobs)
         return lambda job: job in jobs()
 
     def _read(self) -> bytes | None:
@@ -155,14 +150,14 @@ class HandEdits:
         # It was removed at this moment: the next transaction finds that it is missing.
         return b"{}" if data is None else data
 
-    def _reject(self, outcome: edits.Outcome, saved: bytes) -> None:
+    def _reject(self, refusal: Refusal, saved: bytes) -> None:
         directory = self.layout.rejected_dir
         # A job's name in a hand-written line may hold anything, slashes too.
-        name = re.sub(r"[^\w.-]", "_", outcome.job)[:80] or "file"
+        name = re.sub(r"[^\w.-]", "_", refusal.job)[:80] or "file"
         at = journal.now_text(self._wall_clock()).replace(":", "")
         with files.storing("keeping a refused edit in", directory):
             os.makedirs(directory, exist_ok=True)
-            data = f"{outcome.line}\n".encode() if outcome.line else saved
+            data = f"{refusal.line}\n".encode() if refusal.line else saved
             files.write_unique(directory / f"{at}-{name}.json", data)
 
 

@@ -7,23 +7,19 @@ It is a part of the fold, so every process knows the same after the same lines. 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from dispatcher.run_state.events import (
-    Event,
-    Incident,
-    Note,
-    NoticeClaimed,
-    NoticeEnded,
-    NoticesCleared,
-    Notifying,
-)
+from dispatcher.run_state import failures
+from dispatcher.run_state.events import Event, Note
+from dispatcher.run_state.facets import gpu_idle, pauses
+from dispatcher.run_state.facets.facet import News, Repeated
 from dispatcher.run_state.journal import Line
-from dispatcher.topics import OF_ONE_JOB
+from dispatcher.run_state.records import Records
+from dispatcher.topics import OF_ONE_JOB, Topic
 
 _T = TypeVar("_T")
 
@@ -41,6 +37,62 @@ _MOST_CLAIMS: Final = 100
 _MOST_SETTLED: Final = 50
 _MOST_UNSETTLED: Final = 200
 _LONGEST_TEXT: Final = 500
+
+
+class Notifying(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """The targets of notices, and the topics that each is told."""
+
+    event = Event.NOTIFYING
+    targets: Mapping[str, tuple[str, ...]]
+
+
+class Began(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an incident is, in words; `job` where it is one job's. `cause`: alike of those that are told together."""
+
+    text: str
+    cause: str
+    job: str | None = None
+
+
+class Incident(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """Incidents of one topic that began, by their keys, and the keys of those that are over.
+
+    `is_old`: they were there before anybody asked to be told, and nobody is.
+    """
+
+    event = Event.INCIDENT
+    topic: str
+    began: Mapping[str, Began] = {}
+    over: tuple[str, ...] = ()
+    is_old: bool = False
+
+
+class NoticeClaimed(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """A process, `sender` (see Notice), sends what `target` has not been told, within `limit_s`.
+
+    `notice`: it is that one's next try; None: a new one, whose number is the `seq` of this line.
+    """
+
+    event = Event.NOTICE_CLAIMED
+    target: str
+    sender: str
+    limit_s: float
+    notice: int | None = None
+
+
+class NoticeEnded(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """A notice was `sent`, has `failed`, or it is `doubtful` whether it arrived; `why`, and when it is tried again."""
+
+    event = Event.NOTICE_ENDED
+    notice: int
+    state: str
+    why: str = ""
+    retry_at: str | None = None
+
+
+class NoticesCleared(Note, frozen=True, kw_only=True, omit_defaults=True):
+    event = Event.NOTICES_CLEARED
+    notices: tuple[int, ...]
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +168,33 @@ class Notices(msgspec.Struct, frozen=True, kw_only=True):
     incidents: Mapping[str, str] = {}
     sent: tuple[Notice, ...] = ()
 
+    events: ClassVar[frozenset[Event]]
+    form: ClassVar[Any]
+
+    def apply(self, line: Line) -> Notices:
+        news_of = _NEWS.get(line.event)
+        if news_of is None:
+            return _FOLDS[line.event](self, line)
+        news = news_of(line) if self.targets else None
+        if news is None or not self.wants(news.topic):
+            return self
+        return happened(self, news.topic, news.cause, text=news.text, at=line.at, job=line.job)
+
+    def copy(self) -> Notices:
+        return self
+
+    def lines(self, records: Records) -> Iterator[Repeated]:
+        if self != Notices():
+            yield Repeated(Snapshot(notices=self))
+
+    def dump(self) -> Any:
+        return self
+
+    @classmethod
+    def load(cls, dumped: Any) -> Notices:
+        loaded: Notices = dumped
+        return loaded
+
     def notice(self, number: int | None) -> Notice | None:
         return next((notice for notice in self.sent if notice.number == number), None)
 
@@ -126,12 +205,10 @@ class Notices(msgspec.Struct, frozen=True, kw_only=True):
     def wants(self, topic: str) -> bool:
         return topic in self.since
 
-    def snapshot(self) -> Snapshot:
-        """The line that repeats it in a new generation."""
-        return Snapshot(notices=self)
-
 
 class Snapshot(Note, frozen=True, kw_only=True, omit_defaults=True):
+    """The line that repeats it in a new generation."""
+
     event = Event.NOTICES
     notices: Notices
 
@@ -165,11 +242,6 @@ def _with(
     is_new = job is not None and job not in old.jobs and len(old.jobs) < _FIRST_JOBS
     jobs = (*old.jobs, str(job)) if is_new else old.jobs
     return {**pending, key: replace(old, text=text, count=old.count + count, last_at=at, jobs=jobs)}
-
-
-def fold_line(notices: Notices, line: Line) -> Notices:
-    """`notices` after a line of one of EVENTS."""
-    return _FOLDS[line.event](notices, line)
 
 
 def _notifying(notices: Notices, line: Line) -> Notices:
@@ -225,6 +297,10 @@ def withdrawn(notices: Notices, topic: str, cause: str) -> Notices:
         name: replace(target, pending=_without(target.pending, [key])) for name, target in notices.targets.items()
     }
     return replace(notices, targets=targets)
+
+
+def _unpaused(notices: Notices, line: Line) -> Notices:
+    return withdrawn(notices, Topic.METHOD_PAUSED, line.read(pauses.Unpaused).scope)
 
 
 def _claimed(notices: Notices, line: Line) -> Notices:
@@ -299,6 +375,12 @@ def _without(causes: Mapping[str, _T], keys: Iterable[str]) -> Mapping[str, _T]:
     return {key: value for key, value in causes.items() if key not in gone}
 
 
+# What people are told of lines that are not only about notices.
+_NEWS: Final[Mapping[Event, Callable[[Line], News | None]]] = {
+    Event.FAILED: failures.news,
+    Event.GPU_IDLE: gpu_idle.news,
+    Event.PAUSED: pauses.news,
+}
 _FOLDS: Final[Mapping[Event, Callable[[Notices, Line], Notices]]] = {
     Event.NOTIFYING: _notifying,
     Event.INCIDENT: _incident,
@@ -306,5 +388,6 @@ _FOLDS: Final[Mapping[Event, Callable[[Notices, Line], Notices]]] = {
     Event.NOTICE_ENDED: _ended,
     Event.NOTICES_CLEARED: _cleared,
     Event.NOTICES: _continued,
+    Event.UNPAUSED: _unpaused,
 }
-EVENTS: Final = frozenset(_FOLDS)
+Notices.events, Notices.form = frozenset({*_NEWS, *_FOLDS}), Notices

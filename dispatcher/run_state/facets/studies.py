@@ -8,12 +8,14 @@ built again, the same on every host, from the journal alone. A new generation of
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 
 from dispatcher.run_state.events import Event, Note
+from dispatcher.run_state.facets.facet import ByName, Repeated
 from dispatcher.run_state.journal import Line
+from dispatcher.run_state.records import Records
 
 
 class StudySet(Note, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,19 +85,6 @@ class Trial(msgspec.Struct, frozen=True):
     seen: int
 
 
-class Measured(msgspec.Struct, frozen=True):
-    attempt: int
-    value: float | None
-    why: str
-
-
-class Rung(msgspec.Struct, frozen=True):
-    attempt: int
-    step: float
-    value: float | None
-    goes_on: bool
-
-
 class Study(msgspec.Struct):
     """What the journal says of one study. `versions` has the last settings of each version.
 
@@ -108,8 +97,8 @@ class Study(msgspec.Struct):
     settings: Mapping[str, Any]
     versions: dict[int, Mapping[str, Any]]
     trials: dict[int, Trial] = {}
-    measured: dict[int, Measured] = {}
-    rungs: dict[int, dict[int, Rung]] = {}
+    measured: dict[int, TrialMeasured] = {}
+    rungs: dict[int, dict[int, RungReached]] = {}
     stopped_by: str = ""
     stopped_at: str = ""
 
@@ -124,17 +113,31 @@ class Study(msgspec.Struct):
         )
 
 
-Studies = dict[str, Study]
+class Studies(ByName[Study]):
+    """By name. A study that a copy has as well is copied before it changes."""
 
+    events: ClassVar = frozenset({Event.STUDY, Event.STUDY_STOPPED, Event.TRIAL, Event.MEASURED, Event.RUNG})
+    form: ClassVar = dict[str, Study]
 
-def fold_study(studies: Studies, line: Line) -> None:
-    """Take in a line with one of STUDY_EVENTS."""
-    _FOLDS[line.event](studies, line)
+    def __init__(self, studies: Mapping[str, Study] = {}) -> None:
+        super().__init__(studies)
+        self._shared = set(studies)
 
+    def apply(self, line: Line) -> Studies:
+        name = str((line.data or {}).get("study"))
+        if name in self._shared:
+            self._shared.remove(name)
+            self[name] = self[name].copy()
+        _FOLDS[line.event](self, line)
+        return self
 
-def study_of(line: Line) -> str:
-    """The study that such a line is about."""
-    return str((line.data or {}).get("study"))
+    def copy(self) -> Studies:
+        self._shared.update(self)
+        return Studies(self)
+
+    def lines(self, records: Records) -> Iterator[Repeated]:
+        for name, study in self.items():
+            yield from _lines(name, study)
 
 
 def _set(studies: Studies, line: Line) -> None:
@@ -164,15 +167,14 @@ def _measure(studies: Studies, line: Line) -> None:
     found = line.read(TrialMeasured)
     study = studies.get(found.study)
     if study is not None:
-        study.measured[found.number] = Measured(found.attempt, found.value, found.why)
+        study.measured[found.number] = found
 
 
 def _reach(studies: Studies, line: Line) -> None:
     found = line.read(RungReached)
     study = studies.get(found.study)
     if study is not None:
-        rung = Rung(found.attempt, found.step, found.value, found.goes_on)
-        study.rungs.setdefault(found.number, {})[found.rung] = rung
+        study.rungs.setdefault(found.number, {})[found.rung] = found
 
 
 _FOLDS: Final[Mapping[Event, Callable[[Studies, Line], None]]] = {
@@ -182,33 +184,21 @@ _FOLDS: Final[Mapping[Event, Callable[[Studies, Line], None]]] = {
     Event.MEASURED: _measure,
     Event.RUNG: _reach,
 }
-STUDY_EVENTS: Final = frozenset(_FOLDS)
 
 
-def snapshot_studies(studies: Studies, line: Callable[..., Line]) -> Iterator[Line]:
-    """Lines from which the same studies are folded again; `line(note, when, job, who)` makes one."""
-    for name, study in studies.items():
-        for version, settings in study.versions.items():
-            yield line(StudySet(study=name, version=version, settings=settings))
-        for number, trial in study.trials.items():
-            asked = TrialAsked(
-                study=name, version=trial.version, number=number, params=trial.params, seen=trial.seen
-            )  # fmt: skip
-            yield line(asked, job=trial.job)
-        for number, found in study.measured.items():
-            measured = TrialMeasured(
-                study=name, number=number, attempt=found.attempt, value=found.value, why=found.why
-            )  # fmt: skip
-            yield line(measured, job=_job_of(study, number))
-        for number, rungs in study.rungs.items():
-            for rung, one in rungs.items():
-                reached = RungReached(
-                    study=name, number=number, attempt=one.attempt, rung=rung, step=one.step, value=one.value,
-                    goes_on=one.goes_on,
-                )  # fmt: skip
-                yield line(reached, job=_job_of(study, number))
-        if study.stopped_by:
-            yield line(StudyStopped(study=name), when=study.stopped_at, who=study.stopped_by)
+def _lines(name: str, study: Study) -> Iterator[Repeated]:
+    for version, settings in study.versions.items():
+        yield Repeated(StudySet(study=name, version=version, settings=settings))
+    for number, trial in study.trials.items():
+        asked = TrialAsked(study=name, version=trial.version, number=number, params=trial.params, seen=trial.seen)
+        yield Repeated(asked, trial.job)
+    for measured in study.measured.values():
+        yield Repeated(measured, _job_of(study, measured.number))
+    for rungs in study.rungs.values():
+        for reached in rungs.values():
+            yield Repeated(reached, _job_of(study, reached.number))
+    if study.stopped_by:
+        yield Repeated(StudyStopped(study=name), at=study.stopped_at, by=study.stopped_by)
 
 
 def _job_of(study: Study, number: int) -> str | None:

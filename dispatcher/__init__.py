@@ -66,7 +66,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told;
                             job_keys: what an entry and its method may both set
     matrix/                 entries, manifests, sweep files, needs
-    run_state/              journal, records, transactions, locks, liveness, hand edits; facets/: pauses, notices ...
+    run_state/              journal, records, transactions, locks, liveness; facets/: pauses, notices ...; edits/: hand
+                            edits
     templates/              rendering of training scripts and wrappers
     provenance/             what attempts ran from: code, packages, host
     outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs, batch/
@@ -97,6 +98,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     pod/options.py and cli/main.py: _options; the loop does not change. What a job asks
                                     for: Request, below
     a state of a job                run_state/states.py: State and its row in STATES; its docstring has the rest
+    what people may edit            run_state/edits/: its page; what a state that is asked for does: requests.py
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
     a key of a file                 an annotated field (base/schema/): reader, docs' tables, editors' schema follow
     a field of a manifest's entry   matrix/entry.py: Entry; if a method may set it too: job_keys.py: JobKeys; hardware:

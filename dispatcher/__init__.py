@@ -12,7 +12,8 @@ Jobs also come without a manifest (submitting.py): `dispatcher submit -- COMMAND
 record says that it was submitted so (`ad_hoc`). A pod that reads of such a job for the first time looks there for its
 entry.
 
-The loop. Every pod runs the same loop (pod/run.py, pod/reconciler.py):
+The loop. Every pod runs the same loop (pod/run.py, pod/reconciler.py). Its concerns are participants, each with its
+part in every step (pod/participant.py):
 
     poll the outlets                which attempts have ended? never blocks
     one transaction                 takes the lock, and only here
@@ -105,10 +106,12 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     attempt Record.user; names of users: base/users.py; filters: Where.of_users
     an event of the journal         run_state/events.py: Event; what it does beside a record: a module of
                                     run_state/facets/, listed in its table.py; its package says what is in one
+    a concern of a pod              a Participant in pod/participants/, and its line in listed.py
     a limit on what runs at once    base/running_limits.py reads it, matrix/limits.py says which entries count in it,
-                                    pod/in_flight.py counts, pod/ready.py passes over what it keeps waiting
+                                    pod/participants/running_limits.py counts, pod/ready.py passes over what it keeps
+                                    waiting
     what pauses claiming            run_state/facets/pauses.py: scopes, streaks; pod/breaker.py decides,
-                                    pod/claim.py and pod/waiting.py pass over
+                                    pod/participants/pauses.py records, pod/claim.py and pod/waiting.py pass over
     a setting of dispatcher.yaml    config.py: Config; of a method: Method
     a kind of host, a key of one    hosts/types.py: its struct, and AnyHost
     a lock kind                     config.py: LockKind; the docstring of run_state/lock.py lists the other places

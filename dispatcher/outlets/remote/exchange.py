@@ -30,9 +30,9 @@ CUT_SHORT: Final = 94
 # What the loader prints before all else. Where a program is killed that has not printed it, the agent has not begun.
 BEGUN: Final = "dispatcher agent"
 # The source of the agent is what it reads next.
-# Without single quotes, so that every login shell reads it alike.
+# Without single quotes, so that every login shell reads it alike. It goes on where its dispatcher was killed meanwhile.
 _LOADER: Final = (
-    f'import os,sys,zlib;os.write(1,b"{BEGUN}\\n");f=sys.stdin.buffer;'
+    f'import os,sys,zlib;w=b"{BEGUN}\\n";exec("try:os.write(1,w)\\nexcept OSError:0");f=sys.stdin.buffer;'
     f'f.readline()==b"{GUARD}\\n" or sys.exit({CUT_SHORT});'
     'exec(compile(zlib.decompress(f.read(int(f.readline()))),"agent","exec"),{"__name__":"__main__"})'
 )

@@ -499,3 +499,15 @@ def test_trees_of_other_users_are_theirs(here: Connection, tmp_path: Path) -> No
     (tmp_path / "b.1").mkdir()
     os.chown(tmp_path / "b.1", 65534, 65534)
     assert ask(here, Trees(directory=os.fspath(tmp_path))).trees == []
+
+
+def test_a_call_whose_dispatcher_is_killed_as_it_begins_is_carried_out(tmp_path: Path) -> None:
+    """It may be a submission: the next dispatcher finds it."""
+    exchange = Exchange([Write(path=os.fspath(tmp_path / "file"), content=b"x")], 30)
+    reader, writer = os.pipe()
+    os.close(reader)
+    subprocess.run(
+        agent_words(sys.executable), input=exchange.request, stdout=writer, stderr=subprocess.DEVNULL, check=False
+    )
+    os.close(writer)
+    assert (tmp_path / "file").read_bytes() == b"x"

@@ -14,7 +14,7 @@ from dispatcher.pod.claim import ClaimQueue
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.offers import Offer, own_offer, request_of
 from dispatcher.pod.outcome import longest_pause_s
-from dispatcher.pod.participant import Obstacle, Participant, Pass, Shared
+from dispatcher.pod.participant import Obstacle, Participant, Pass, Shared, having
 from dispatcher.pod.placing import vanishing
 from dispatcher.pod.startable import Startable
 from dispatcher.pod.waiting import Facts
@@ -64,7 +64,7 @@ class Backlog(Participant):
     def read_all(self, participants: Sequence[Participant]) -> None:
         """Read everything, and queue what is new."""
         self._participants = participants
-        self._noting = [one for one in participants if type(one).note is not Participant.note]
+        self._noting = having(Participant.note, participants)
         self._follow_config()
         self._follow_manifest(thoroughly=True)
 

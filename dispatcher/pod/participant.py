@@ -13,7 +13,7 @@ is the same pass without `act`, and its transaction is rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -202,3 +202,8 @@ class Participant:
     def opening_lines(self) -> list[str]:
         """What a pod that begins says of its options."""
         return []
+
+
+def having(step: Callable[..., Any], participants: Iterable[Participant]) -> tuple[Participant, ...]:
+    """Those whose class has a `step` of its own, which is a method of Participant: the others do nothing in it."""
+    return tuple(one for one in participants if getattr(type(one), step.__name__) is not step)

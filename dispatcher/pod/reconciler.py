@@ -6,13 +6,13 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dispatcher.errors import LockLostError
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.options import PodOptions
-from dispatcher.pod.participant import Pass, Shared
+from dispatcher.pod.participant import Participant, Pass, Shared, having
 from dispatcher.pod.participants.listed import participants_of
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.running_attempts import RunningAttempts
@@ -59,6 +59,7 @@ class Reconciler:
         )
         self.backlog = Backlog(self.shared)
         self.participants = participants_of(self.shared, self.backlog)
+        self._having: dict[Callable[..., Any], tuple[Participant, ...]] = {}
 
     def prepare(self) -> None:
         """Raise what keeps the pod from starting."""
@@ -93,10 +94,9 @@ class Reconciler:
         `poll_is_due`: the poll interval is over, so the manifest and the attempts of dead dispatchers are checked too.
         """
         now = Pass(claiming=claiming, poll_is_due=poll_is_due)
-        everyone = self.participants.all
         if self._look(now):
             self._transact(now)
-        for one in everyone:
+        for one in self._with(Participant.after):
             one.after(now)
         return self.participants.claims.started
 
@@ -109,16 +109,17 @@ class Reconciler:
 
     def _look(self, now: Pass) -> bool:
         """Everything that is done outside the lock; whether a transaction is due."""
-        shared, backlog, everyone = self.shared, self.backlog, self.participants.all
+        shared, backlog = self.shared, self.backlog
         # Even where the run state cannot be read, it is known what has ended.
         if not shared.is_dry:
             shared.attempts.collect()
         has_read = backlog.follow(now)
-        for one in everyone:
+        for one in self.participants.all:
             one.look(now)
             if not shared.is_dry:
                 one.act(now)
-        now.claiming = now.claiming and all(one.may_claim() for one in everyone) and self._has_free_slots()
+        may_claim = now.claiming and all(one.may_claim() for one in self._with(Participant.may_claim))
+        now.claiming = may_claim and self._has_free_slots()
         if has_read or (now.claiming and backlog.has_ready()):
             backlog.follow_templates()
         # Where something is freed, only the transaction itself can tell what is ready then.
@@ -126,26 +127,25 @@ class Reconciler:
         if now.claiming:
             for outlet in shared.outlets.values():
                 outlet.refresh_capacity()
-        return now.claiming or any(one.has_news() for one in everyone)
+        return now.claiming or any(one.has_news() for one in self._with(Participant.has_news))
 
     def _transact(self, now: Pass, rehearsed: Callable[[Pass], None] | None = None) -> None:
-        everyone = self.participants.all
         with contextlib.ExitStack() as held:
-            for one in everyone:
+            for one in self._with(Participant.hold):
                 one.hold(now, held)
             try:
                 with self.shared.store.transaction() as tx:
-                    for one in everyone:
+                    for one in self._with(Participant.record):
                         one.record(now, tx)
                     if rehearsed is not None:
                         rehearsed(now)
                         raise _RolledBackError
             except BaseException:
                 # Nothing has happened: what has ended stays to be recorded, what was chosen is still queued.
-                for one in reversed(everyone):
+                for one in reversed(self.participants.all):
                     one.roll_back()
                 raise
-            for one in everyone:
+            for one in self._with(Participant.commit):
                 one.commit(tx)
 
     def record_rest(self, *, leaving: bool) -> None:
@@ -171,7 +171,10 @@ class Reconciler:
 
     def wait_fds(self) -> list[int]:
         """Descriptors that become readable when an attempt or a participant has news."""
-        return [*self.shared.attempts.wait_fds(), *(fd for one in self.participants.all for fd in one.wait_fds())]
+        return [
+            *self.shared.attempts.wait_fds(),
+            *(fd for one in self._with(Participant.wait_fds) for fd in one.wait_fds()),
+        ]
 
     def wants_changes(self, *, claiming: bool) -> bool:
         """Whether a change of a watched file matters now: attempts can be stopped, and free slots filled."""
@@ -179,12 +182,13 @@ class Reconciler:
 
     def due_in_s(self, *, claiming: bool) -> float | None:
         """Seconds until `reconcile` is due although nothing has happened; None when never."""
-        waits = [self.shared.attempts.due_in_s(), *(one.due_in_s(claiming=claiming) for one in self.participants.all)]
+        waiting = self._with(Participant.due_in_s)
+        waits = [self.shared.attempts.due_in_s(), *(one.due_in_s(claiming=claiming) for one in waiting)]
         return min((max(0.0, wait_s) for wait_s in waits if wait_s is not None), default=None)
 
     def has_more_to_do(self) -> bool:
         """Whether `reconcile` is to be called again before anything else."""
-        return any(one.has_more() for one in self.participants.all)
+        return any(one.has_more() for one in self._with(Participant.has_more))
 
     @property
     def is_adding(self) -> bool:
@@ -209,6 +213,12 @@ class Reconciler:
     def must_drain(self) -> str:
         """Why this pod is to drain; empty when it is not."""
         return next((obstacle.why for obstacle in self.backlog.obstacles() if obstacle.drains), "")
+
+    def _with(self, step: Callable[..., Any]) -> tuple[Participant, ...]:
+        """The participants that do something in this step; looked up once, because a pass is to cost little."""
+        if step not in self._having:
+            self._having[step] = having(step, self.participants.all)
+        return self._having[step]
 
     def _has_free_slots(self) -> bool:
         """Whether some outlet has room, or may have when it is asked to look."""

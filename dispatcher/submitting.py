@@ -19,12 +19,12 @@ from dispatcher.errors import CodeError, StateError, StorageError, TemplateError
 from dispatcher.matrix.entry import OWNER, RESERVED, Entry
 from dispatcher.matrix.manifest import read_entries
 from dispatcher.matrix.new_jobs import NAME, NO_PARAMS, NewJobs, check_key, check_param, product, stem_of
+from dispatcher.matrix.submitted import append_entries
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.known_jobs import ManifestJobs
 from dispatcher.run_state.states import State
 from dispatcher.run_state.store import Store, Transaction
-from dispatcher.run_state.submission import append_entries
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
@@ -94,7 +94,10 @@ class Submission:
         """As `add`, in a transaction of any store. Raises IdsTakenError where others have got these ids meanwhile."""
         if self._are_taken(tx):
             raise IdsTakenError
-        append_entries(store, tx, self.documents)
+        append_entries(
+            store.layout.submitted_manifest, self.documents,
+            counts=store.records.is_ad_hoc, guard=store.guard, when_over=tx.when_over,
+        )  # fmt: skip
         for one in self.documents:
             copy = Change(snapshot=self.code) if self._wants_copy(one) else Change()
             tx.change(one["job_id"], Event.QUEUED, Change(state=State.QUEUED, ad_hoc=True) | copy)

@@ -5,20 +5,17 @@ The entries and the records come in one transaction, so a job that was reported 
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.base.messages import problems
 from dispatcher.base.users import owner_by
-from dispatcher.base.values import shown
 from dispatcher.config import Config
 from dispatcher.errors import CodeError, StateError, StorageError, TemplateError, UsageError, nearest
-from dispatcher.matrix.entry import OWNER, RESERVED, Entry
+from dispatcher.matrix.entry import OWNER, Entry
 from dispatcher.matrix.manifest import read_entries
-from dispatcher.matrix.new_jobs import NAME, NO_PARAMS, NewJobs, check_key, check_param, product, stem_of
+from dispatcher.matrix.new_jobs import NewJobs, as_written
 from dispatcher.matrix.submitted import append_entries
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
@@ -28,9 +25,6 @@ from dispatcher.run_state.store import Store, Transaction
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-
-# The method of commands; it has no settings unless dispatcher.yaml has some.
-METHOD: Final = "command"
 
 
 class IdsTakenError(Exception):
@@ -162,7 +156,7 @@ class Submission:
             if need not in known and need not in ids:
                 raise UsageError(f"needs {need}: there is no such job{nearest(str(need), sorted(known)[:5000])}")
         # What is read is what pods will read, and not what was given.
-        entries, faults = read_entries([_as_written(one, one["job_id"]) for one in documents], known)
+        entries, faults = read_entries([as_written(one, one["job_id"]) for one in documents], known)
         if not faults:
             faults = _value_faults(self._workspace.config, entries.values())
         if faults:
@@ -172,17 +166,6 @@ class Submission:
 
 def _owned(document: dict[str, Any], owner: Mapping[str, str]) -> dict[str, Any]:
     return {**document, **owner} if document.get(OWNER) is None else document
-
-
-def _as_written(value: Any, what: str) -> Any:
-    """The value as it comes back from the file. Raises UsageError where it cannot be written."""
-    try:
-        return json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
-    except UnicodeEncodeError as error:
-        fault = f"{shown(error.object[error.start : error.start + 20])}: not UTF-8, which an entry cannot hold"
-    except (TypeError, ValueError, RecursionError) as error:
-        fault = f"an entry holds text, finite numbers, lists and mappings: {error}"
-    raise UsageError(f"{what}: {fault}")
 
 
 def _value_faults(config: Config, entries: Iterable[Entry]) -> list[str]:
@@ -203,72 +186,3 @@ def _value_faults(config: Config, entries: Iterable[Entry]) -> list[str]:
         if fault:
             faults.append(f"{entry.job_id}: {fault}")
     return faults
-
-
-def new_jobs(
-    command: str | Sequence[str],
-    *,
-    name: str | None,
-    params: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]] | None,
-    common: Mapping[str, Any],
-) -> NewJobs:
-    """The jobs of a command: one for each combination of the values of `params` (a list or a range has several).
-
-    `rows` are further parameters, one job each. Raises UsageError.
-    """
-    unknown = [key for key in common if key not in RESERVED - {"job_id", "command"}]
-    if unknown:
-        raise UsageError(f"{unknown[0]}: no key of entries{nearest(unknown[0], RESERVED)}; parameters go into params")
-    words = [command] if isinstance(command, str) else list(command)
-    if not words or not all(isinstance(word, str) for word in words):
-        raise UsageError("expected a command: a program and its arguments, all of them text")
-    if not words[0]:
-        raise UsageError("the command begins with an empty word: expected a program")
-    if name is not None and rows and NAME in rows[0]:
-        raise UsageError("--name: the CSV file gives the names")
-    _check_rows(rows)
-    values = {key: _values_of(key, value) for key, value in params.items()}
-    columns = [key for key in (rows[0] if rows else ()) if key not in NO_PARAMS]
-    telling = [*values] if NAME in columns else [*columns, *values]
-    return NewJobs(
-        common={"command": command if isinstance(command, str) else words, **common},
-        name=name,
-        stem=stem_of(_split(command) if isinstance(command, str) else words),
-        rows=product(values, rows),
-        telling=telling,
-    )
-
-
-def _check_rows(rows: Sequence[Mapping[str, Any]] | None) -> None:
-    if rows is None:
-        return
-    if not rows:
-        raise UsageError("rows: there are none, so there is no job")
-    for number, row in enumerate(rows, 1):
-        if row.keys() != rows[0].keys():
-            raise UsageError(
-                f"rows: row {number} has other keys ({', '.join(row)}) than the first ({', '.join(rows[0])})"
-            )
-    for key in rows[0].keys() - {NAME, *NO_PARAMS}:
-        check_key(key, "rows")
-    _as_written([dict(row) for row in rows], "rows")
-
-
-def _values_of(key: str, value: Any) -> Sequence[Any]:
-    check_param(key, f"parameter {key}")
-    found = value if isinstance(value, (list, tuple, range)) else [value]
-    if not found:
-        raise UsageError(f"parameter {key}: has no value")
-    if not isinstance(found, range):
-        _as_written(found, f"parameter {key}")
-    return found
-
-
-def _split(command: str) -> list[str]:
-    try:
-        return shlex.split(command)
-    except ValueError as error:
-        raise UsageError(
-            f"command: cannot be split like a shell line ({error}); a list of arguments is safer"
-        ) from None

@@ -7,10 +7,10 @@ per job (a job id, a method, parameters). `run_state/` records what happened. Th
 server and no database. A pod is one running dispatcher: it has a name, a host, and slots, each with room for one
 attempt. An attempt is one execution of a job. A record is what is known about a job now.
 
-Jobs also come without a manifest (submitting.py): `dispatcher submit -- COMMAND` appends entries to
-`matrix/submitted.jsonl` and their records to the journal, in one transaction. A line there counts when its job's
-record says that it was submitted so (`ad_hoc`). A pod that reads of such a job for the first time looks there for its
-entry.
+Jobs also come without a manifest: `dispatcher submit -- COMMAND` (submitting.py) appends entries to
+`matrix/submitted.jsonl` (matrix/submitted.py) and their records to the journal, in one transaction. A line there counts
+when its job's record says that it was submitted so (`ad_hoc`). A pod that reads of such a job for the first time looks
+there for its entry.
 
 The loop. Every pod runs the same loop (pod/run.py, pod/reconciler.py). Its concerns are participants, each with its
 part in every step (pod/participant.py):
@@ -104,6 +104,9 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
     a field of a manifest's entry   matrix/entry.py: Entry; if a method may set it too: job_keys.py: JobKeys; hardware:
                                     outlets/base.py: Request, pod/offers.py: request_of, query/snapshot.py, and each
                                     outlet's offer
+    what `submit` does              entries from a command: matrix/new_jobs.py; their file: matrix/submitted.py; adding
+                                    them, choosing hosts: submitting.py; options and output: cli/submit.py, and
+                                    cli/command_options.py for what a new job is
     whose a job is                  query/snapshot.py: Snapshot.owner; of entries matrix/owners.py, manifest.py; of an
                                     attempt Record.user; names of users: base/users.py; filters: Where.of_users
     an event of the journal         run_state/events.py: Event; what it does beside a record: a module of

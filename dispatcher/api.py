@@ -489,7 +489,8 @@ class Workspace:
         its method, which is `command` unless given. Without `name` the jobs are called after the program. Raises
         UsageError with all faults, and StateError when the name is taken; then nothing was queued.
         """
-        from dispatcher.submitting import METHOD, Submission, new_jobs
+        from dispatcher.matrix.new_jobs import METHOD, new_jobs
+        from dispatcher.submitting import Submission
 
         common = {"method": METHOD, **{key: value for key, value in keys.items() if value is not None}}
         new = new_jobs(command, name=name, params=params or {}, rows=rows, common=common)

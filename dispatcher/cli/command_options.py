@@ -53,8 +53,7 @@ class CommandOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def new_jobs(self, words: tuple[str, ...], layout: Layout, hardware: HardwareOptions) -> NewJobs:
         """The jobs of the command `words`. Raises UsageError."""
-        from dispatcher.matrix.new_jobs import read_params
-        from dispatcher.submitting import METHOD, new_jobs
+        from dispatcher.matrix.new_jobs import METHOD, new_jobs, read_params
 
         for option, name in (("--name", self.name), ("--method", self.method)):
             if name is not None and not is_name(name):

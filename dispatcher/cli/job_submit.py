@@ -13,8 +13,7 @@ import click
 
 from dispatcher import contract
 from dispatcher.cli.common import layout, open_workspace
-from dispatcher.cli.submission import SubmissionOptions, choose_targets, submission_options, submit_jobs
-from dispatcher.cli.submit_new import submit_at_once
+from dispatcher.cli.submit import SubmissionOptions, submission_options, submit_at_once, submit_jobs
 from dispatcher.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ def job_submit(
     document = {**document, "method": method, "resources": resources}
     submission = Submission(workspace, NewJobs(common=document, name=job_id or name))
     if options.is_dry_run:
-        targets = choose_targets(config, options, submission.entries, dict.fromkeys(submission.entries))
-        return submit_jobs(config, options, targets)
+        return submit_jobs(config, options, submission.entries, dict.fromkeys(submission.entries))
     return submit_at_once(submission, config, options)[1]
 
 

@@ -7,8 +7,10 @@ combination.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -17,9 +19,11 @@ import msgspec
 from dispatcher.base.messages import counted
 from dispatcher.base.values import NAME_EXPECTED, is_name, shown, text_of
 from dispatcher.base.yaml_text import missing_end, read_value, split_values
-from dispatcher.errors import UsageError
+from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.entry import RESERVED
 
+# The method of commands; it has no settings unless dispatcher.yaml has some.
+METHOD: Final = "command"
 # More are a matrix: `dispatcher matrix make` writes one.
 MOST: Final = 100_000
 # The column of a CSV file with the ids.
@@ -31,7 +35,7 @@ _ROW_KEYS: Final = frozenset(
 )
 # The columns that are resources of the job; an empty cell asks for none.
 _ROW_RESOURCES: Final = frozenset({"cpus", "memory"})
-NO_PARAMS: Final = _ROW_KEYS | _ROW_RESOURCES
+_NO_PARAMS: Final = _ROW_KEYS | _ROW_RESOURCES
 
 _KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _A_NUMBER: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -104,9 +108,89 @@ class NewJobs(msgspec.Struct, frozen=True, kw_only=True):
         return [f"_{number}" for number in range(1, len(self.rows) + 1)]
 
 
+def new_jobs(
+    command: str | Sequence[str],
+    *,
+    name: str | None,
+    params: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]] | None,
+    common: Mapping[str, Any],
+) -> NewJobs:
+    """The jobs of a command: one for each combination of the values of `params` (a list or a range has several).
+
+    `rows` are further parameters, one job each. Raises UsageError.
+    """
+    unknown = [key for key in common if key not in RESERVED - {"job_id", "command"}]
+    if unknown:
+        raise UsageError(f"{unknown[0]}: no key of entries{nearest(unknown[0], RESERVED)}; parameters go into params")
+    words = [command] if isinstance(command, str) else list(command)
+    if not words or not all(isinstance(word, str) for word in words):
+        raise UsageError("expected a command: a program and its arguments, all of them text")
+    if not words[0]:
+        raise UsageError("the command begins with an empty word: expected a program")
+    if name is not None and rows and NAME in rows[0]:
+        raise UsageError("--name: the CSV file gives the names")
+    _check_rows(rows)
+    values = {key: _values_of(key, value) for key, value in params.items()}
+    columns = [key for key in (rows[0] if rows else ()) if key not in _NO_PARAMS]
+    telling = [*values] if NAME in columns else [*columns, *values]
+    return NewJobs(
+        common={"command": command if isinstance(command, str) else words, **common},
+        name=name,
+        stem=stem_of(_split(command) if isinstance(command, str) else words),
+        rows=product(values, rows),
+        telling=telling,
+    )
+
+
+def _check_rows(rows: Sequence[Mapping[str, Any]] | None) -> None:
+    if rows is None:
+        return
+    if not rows:
+        raise UsageError("rows: there are none, so there is no job")
+    for number, row in enumerate(rows, 1):
+        if row.keys() != rows[0].keys():
+            raise UsageError(
+                f"rows: row {number} has other keys ({', '.join(row)}) than the first ({', '.join(rows[0])})"
+            )
+    for key in rows[0].keys() - {NAME, *_NO_PARAMS}:
+        check_key(key, "rows")
+    as_written([dict(row) for row in rows], "rows")
+
+
+def _values_of(key: str, value: Any) -> Sequence[Any]:
+    _check_param(key, f"parameter {key}")
+    found = value if isinstance(value, (list, tuple, range)) else [value]
+    if not found:
+        raise UsageError(f"parameter {key}: has no value")
+    if not isinstance(found, range):
+        as_written(found, f"parameter {key}")
+    return found
+
+
+def _split(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(
+            f"command: cannot be split like a shell line ({error}); a list of arguments is safer"
+        ) from None
+
+
+def as_written(value: Any, what: str) -> Any:
+    """The value as it comes back from the file. Raises UsageError where it cannot be written."""
+    try:
+        return json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False).encode())
+    except UnicodeEncodeError as error:
+        fault = f"{shown(error.object[error.start : error.start + 20])}: not UTF-8, which an entry cannot hold"
+    except (TypeError, ValueError, RecursionError) as error:
+        fault = f"an entry holds text, finite numbers, lists and mappings: {error}"
+    raise UsageError(f"{what}: {fault}")
+
+
 def _keys_of(row: Mapping[str, Any], resources: Any) -> dict[str, Any]:
     """The keys that a row sets in its entry; its resources come before those that all jobs ask for."""
-    found = {key: value for key, value in row.items() if key != NAME and not (value is None and key in NO_PARAMS)}
+    found = {key: value for key, value in row.items() if key != NAME and not (value is None and key in _NO_PARAMS)}
     own = {key: found.pop(key) for key in row if key in _ROW_RESOURCES and key in found}
     # What is no mapping stays, and is refused.
     if own and (resources is None or isinstance(resources, Mapping)):
@@ -128,7 +212,7 @@ def read_params(options: Iterable[str]) -> dict[str, Sequence[Any]]:
         key, equals, text = option.partition("=")
         if not equals:
             raise UsageError(f"--param {option}: expected KEY=VALUE,VALUE or KEY=1..3, as in --param lr=1e-3,1e-4")
-        check_param(key, f"--param {option}")
+        _check_param(key, f"--param {option}")
         if key in found:
             raise UsageError(f"--param {option}: {key} has values already: give all of them in one option")
         found[key] = _values(text, f"--param {option}")
@@ -136,7 +220,7 @@ def read_params(options: Iterable[str]) -> dict[str, Sequence[Any]]:
     return found
 
 
-def check_param(key: str, where: str) -> None:
+def _check_param(key: str, where: str) -> None:
     """UsageError where `key` cannot be a parameter with several values."""
     if key == NAME:
         raise UsageError(f"{where}: {NAME} is the column of a CSV file with the ids: use another word, or --name")
@@ -220,7 +304,7 @@ def read_csv(data: bytes, where: str) -> list[dict[str, Any]]:
             raise UsageError(f"{where}, header: column {place} has no name: name it, or remove the last comma")
         if header.count(key) > 1:
             raise UsageError(f"{where}: the column {shown(key)} is there twice")
-        if key != NAME and key not in NO_PARAMS:
+        if key != NAME and key not in _NO_PARAMS:
             check_key(key, f"{where}, header")
     # A spreadsheet writes an empty line as commas.
     rows = [
@@ -277,7 +361,7 @@ def _row(header: Sequence[str], cells: Sequence[_Cell], where: str) -> dict[str,
     for key, (cell, is_quoted) in zip(header, cells, strict=True):
         if key == "needs":
             row[key] = re.split(r"[,\s]+", cell.strip()) if cell.strip() else None
-        elif key in NO_PARAMS and not cell:
+        elif key in _NO_PARAMS and not cell:
             row[key] = None
         elif key in _TEXTS or cell.startswith(('"', "'")) or (is_quoted and cell != cell.strip()):
             # The file's own quotation marks are gone: these belong to the text, and so do blanks within them.

@@ -33,8 +33,8 @@ from dispatcher.errors import ManifestError, nearest
 from dispatcher.matrix.draw import OF_STUDIES
 from dispatcher.matrix.entry import UNDIGESTED, Entry
 from dispatcher.matrix.faults import derived_text, named
+from dispatcher.matrix.new_jobs import METHOD
 from dispatcher.matrix.pattern import fill
-from dispatcher.submitting import METHOD
 from dispatcher.tuning.halving import Halving
 from dispatcher.tuning.space import Space, fits, params_at, read_space, saved
 

@@ -520,13 +520,14 @@ def test_many_submitters_at_once_lose_nothing(empty: Fleet) -> None:
 
 KILL_AT = """
 import os, signal, sys
-from dispatcher.run_state import submission, replica
+from dispatcher.matrix import submitted
+from dispatcher.run_state import replica
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 if sys.argv[1] == "before the journal":
     replica.Replica.append = die
 else:
-    write_all = submission.files.write_all
-    submission.files.write_all = lambda fd, data, at: (write_all(fd, data[:-20], at), die())
+    write_all = submitted.files.write_all
+    submitted.files.write_all = lambda fd, data, at: (write_all(fd, data[:-20], at), die())
 from dispatcher.cli.main import main
 sys.exit(main(["submit", "--param", "n=1..3", "--", "true", "{n}"]))
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.matrix import saved_submitted, strict_json
+from dispatcher.matrix import strict_json, submitted
 from dispatcher.matrix.submitted import Listed, News, SubmittedJobs, is_submitted
 
 
@@ -100,7 +100,7 @@ def test_an_editor_that_leaves_no_line_break_at_the_end(path: Path) -> None:
 
 @pytest.fixture
 def always_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saved_submitted, "LEAST_BYTES", 1)
+    monkeypatch.setattr(submitted, "_LEAST_BYTES", 1)
 
 
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
@@ -152,7 +152,7 @@ def test_what_was_saved_of_other_lines_does_not_count(path: Path, change: str, m
     elif change == "damaged":
         saved.write_bytes(saved.read_bytes()[:-3] + b"abc")
     else:
-        monkeypatch.setattr(saved_submitted, "_VERSION", "other")
+        monkeypatch.setattr(submitted, "_VERSION", "other")
     lines = decoded(monkeypatch)
     second = SubmittedJobs(path, saved)
     second.read()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.matrix.submitted import append_entries
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
-from dispatcher.run_state.store import Store
-from dispatcher.run_state.submission import append_entries
+from dispatcher.run_state.store import Store, Transaction
 from dispatcher.workspace import Layout
 
 
@@ -20,9 +20,16 @@ def store(tmp_path: Path) -> Store:
     return Store(Layout(tmp_path), by="test")
 
 
+def append(store: Store, tx: Transaction, *jobs: str) -> None:
+    append_entries(
+        store.layout.submitted_manifest, [{"job_id": job, "method": "command"} for job in jobs],
+        counts=store.records.is_ad_hoc, guard=store.guard, when_over=tx.when_over,
+    )  # fmt: skip
+
+
 def add(store: Store, *jobs: str, fails: bool = False) -> None:
     with store.transaction() as tx:
-        append_entries(store, tx, [{"job_id": job, "method": "command"} for job in jobs])
+        append(store, tx, *jobs)
         for job in jobs:
             tx.change(job, Event.QUEUED, Change(state=State.QUEUED, ad_hoc=True))
         if fails:
@@ -72,7 +79,7 @@ def test_lines_of_others_are_never_cut_off(store: Store) -> None:
     """Somebody has taken the lock over from this process, which fails after that."""
     add(store, "a")
     with pytest.raises(RuntimeError), store.transaction() as tx:
-        append_entries(store, tx, [{"job_id": "b", "method": "command"}])
+        append(store, tx, "b")
         with open(store.layout.submitted_manifest, "a") as file:
             file.write('{"job_id": "c", "method": "command"}\n')
         raise RuntimeError("on purpose")

@@ -38,7 +38,7 @@ from dispatcher.workspace import Layout, find_workspace, usable_layout
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dispatcher.cleaning.plan import Plan as Removable
+    from dispatcher.cleaning.plan import RemovalPlan
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
     from dispatcher.notify.process import Outcome
@@ -211,7 +211,7 @@ class Workspace:
         periodic: bool = False,
         remove: bool = False,
         on_job: Callable[[int], None] | None = None,
-    ) -> Removable:
+    ) -> RemovalPlan:
         """What old attempts have left, as `dispatcher clean` lists it; with `remove` it is removed.
 
         `names` are job ids or globs, none: all jobs; `what` of attempts, blobs and checkpoints; the options are those

@@ -14,7 +14,7 @@ from dispatcher.errors import UsageError, nearest
 from dispatcher.notify.checks import faults_in, refuse_unusable
 from dispatcher.notify.conditions import Conditions
 from dispatcher.notify.notifier import Notifier
-from dispatcher.notify.process import Outcome, Sending
+from dispatcher.notify.process import Outcome, SendingProcess
 from dispatcher.notify.text import test_payload, workspace_id
 from dispatcher.notify_config import Notify, Target
 from dispatcher.run_state.facets.notices import FAILED, Notice
@@ -66,7 +66,7 @@ def _tested(config: Config, target: Target) -> Outcome:
     if faults:
         return Outcome(FAILED, "; ".join(faults))
     root = config.layout.root
-    sending = Sending(target, test_payload(root.name, target.name, workspace_id(root)))
+    sending = SendingProcess(target, test_payload(root.name, target.name, workspace_id(root)))
     try:
         while (outcome := sending.outcome()) is None:
             wait_for_any([sending])

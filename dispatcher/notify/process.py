@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(Outcome).decode
 
 
-class Sending:
+class SendingProcess:
     """One child that sends a notice, as something to wait for."""
 
     def __init__(self, target: Target, notice: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from dispatcher.config import PYTHON_PLACES, Config, Method, interpreter, own_pr
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Bundle, Site
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.env_file import env_files
 from dispatcher.outlets.idle_times import node_interval_s
 from dispatcher.outlets.node.script import Facts, GpuWatch, NodeJob, private_files, render_node
@@ -159,7 +159,7 @@ def deliver(bundle: Bundle, layout: Layout) -> bool:
     return True
 
 
-def _code_exports(code: Snapshot) -> tuple[str, ...]:
+def _code_exports(code: CodeSnapshot) -> tuple[str, ...]:
     return f"{contract.CODE_COMMIT}={code.commit_text}", f"{contract.CODE_DIGEST}={code.digest}"
 
 

@@ -15,7 +15,7 @@ from dispatcher.notify_config import Notify
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.options import PodOptions
 from dispatcher.pod.reconciler import Reconciler
-from dispatcher.pod.stalled import Watched
+from dispatcher.pod.stalled import StallWatch
 from dispatcher.run_state import liveness
 from dispatcher.run_state.facets.notices import Notice
 from dispatcher.run_state.liveness import PodInfo
@@ -70,7 +70,7 @@ class PodNotices:
             (notify or Notify(targets={})).nothing_running_after_s,
             lambda: liveness.read_pods(layout),
             lambda info: is_dead(info, self._observer.is_alive, self._options.pod),
-            Watched(self._store, self._config, self._reconciler).stalled,
+            StallWatch(self._store, self._config, self._reconciler).stalled,
         )
         self._notifier = Notifier(self._store, self._config.now, self._conditions, self._log)
         self._notifier.begin()

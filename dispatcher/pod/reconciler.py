@@ -33,7 +33,7 @@ from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
 from dispatcher.pod.script_lock import ScriptLock
 from dispatcher.pod.starting import Claimed, Starter
 from dispatcher.pod.status_problem import StatusProblem
-from dispatcher.pod.summary import Tally, still_running, stopped_early_text
+from dispatcher.pod.summary import EndCounts, still_running, stopped_early_text
 from dispatcher.pod.waiting import Reason, root_causes, summary
 from dispatcher.provenance.collector import Collector
 from dispatcher.run_state.journal import now_text
@@ -93,7 +93,7 @@ class Reconciler:
             log,
             self._collector.note,
         )
-        self._tally = Tally()
+        self._tally = EndCounts()
         self._adding = Adding(options, outlets, self._backlog)
         self._recorder = Recorder(store, config, outlets.place, self.entries, log)
         self._on_disk = EndsOnDisk(config.now.layout, log)

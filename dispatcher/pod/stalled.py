@@ -16,7 +16,7 @@ from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
 
-class Watched:
+class StallWatch:
     """The attempts that a pod watches. What has been usual is learned from all jobs of the workspace that are done."""
 
     def __init__(self, store: Store, config: CurrentConfig, reconciler: Reconciler) -> None:

@@ -28,7 +28,7 @@ _ENDS: Final[Mapping[Event, str]] = {
 }
 
 
-class Tally:
+class EndCounts:
     """Counts how the attempts ended that a pod has recorded, by reason."""
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ _TRIES: Final = 5
 _TOTALS: Final = ("trials", "parallel")
 
 
-class Plan(msgspec.Struct, frozen=True):
+class StudyPlan(msgspec.Struct, frozen=True):
     """What it means to begin with some settings. `seen` is the study as the journal has it, None for a new one.
 
     `changed` are the parameters and constants that make a new version. `kept` of the `before` trials count in it.
@@ -99,7 +99,7 @@ class Tuner:
         if settings.halving is not None:
             self._rungs = Rungs(workspace, self._writer, settings.name, settings.halving, settings.goal)
 
-    def plan(self, *, resume: bool = False) -> Plan:
+    def plan(self, *, resume: bool = False) -> StudyPlan:
         """What beginning would change.
 
         Raises UsageError with the faults of the entries, and StateError where the study cannot go on with these
@@ -111,7 +111,7 @@ class Tuner:
         # An entry is read as pods will read it.
         self._submission({0 if study is None else study.next_number: self._settings.example()})
         if study is None:
-            return Plan(None, 1)
+            return StudyPlan(None, 1)
         for key, value in self._settings.identity().items():
             if identity(study.settings.get(key)) != identity(value):
                 raise StateError(
@@ -124,12 +124,12 @@ class Tuner:
             )
         seen, changed = study.copy(), _changed(study.settings, wanted)
         if not changed:
-            return Plan(seen, study.version)
+            return StudyPlan(seen, study.version)
         after = Study(study.version + 1, wanted, {**study.versions, study.version + 1: wanted}, study.trials)
         trials = trial_states(after, self._store.records)
-        return Plan(seen, after.version, changed, len(comparable(after, trials)), len(trials))
+        return StudyPlan(seen, after.version, changed, len(comparable(after, trials)), len(trials))
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: StudyPlan) -> None:
         """Record the settings. Raises StateError where another tuner has changed them since `plan`."""
         name, wanted = self._settings.name, self._settings.journalled()
         with self._writer.transaction() as tx:

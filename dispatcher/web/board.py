@@ -31,7 +31,7 @@ from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import Record, State
 from dispatcher.web.age import Age
 from dispatcher.web.answers import encode, fitted
-from dispatcher.web.overview import Shown
+from dispatcher.web.overview import OverviewPage
 from dispatcher.web.pods import pods
 from dispatcher.workspace import Layout
 
@@ -126,7 +126,7 @@ class Board:
         self._store = workspace.store
         self.layout = workspace.layout
         self.reader = SnapshotReader(workspace.layout, workspace.config, workspace.store)
-        self.shown = Shown(self.layout)
+        self.shown = OverviewPage(self.layout)
         self.results = KnownResults(self._result)
 
     @property

@@ -46,13 +46,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     longest_pause_s: float = 300.0
 
 
-class Unreached(msgspec.Struct, frozen=True):
+class NoAnswer(msgspec.Struct, frozen=True):
     """There is no answer. Some or all of the operations may have been carried out."""
 
     why: str
 
 
-Outcome = Sequence[Any] | Unreached
+Outcome = Sequence[Any] | NoAnswer
 
 
 class Call:
@@ -98,7 +98,7 @@ class Call:
         except StopIteration as end:
             self._end(end.value)
         except (OutletError, OSError) as error:
-            self._end(Unreached(str(error)))
+            self._end(NoAnswer(str(error)))
 
     def _end(self, outcome: Outcome) -> None:
         self._program, self._outcome = None, outcome
@@ -183,7 +183,7 @@ class Connection:
     def _ended(self, lane: Lane, call: Call) -> None:
         del self._running[lane]
         outcome = call.outcome()
-        if not isinstance(outcome, Unreached):
+        if not isinstance(outcome, NoAnswer):
             self._failures = 0
             self.unreached = ""
             return

@@ -67,14 +67,14 @@ def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProv
     """Whether the VM is there, and what a pod with `limit` attempts on it does so that it is."""
     from dispatcher.outlets.batch.identity import workspace_id
     from dispatcher.outlets.tpu.projects import remember_project
-    from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
+    from dispatcher.outlets.tpu.provisioning import Times, TpuProvisioning, VmOwner
     from dispatcher.outlets.tpu.telling import without_end
     from dispatcher.outlets.tpu.usage import other_owners, other_pods
 
     layout = context.config.layout
     # One that ends at once leaves what it finds to those that stay.
     is_lasting = bool(limit) and context.needs_slots
-    around = Around(
+    around = VmOwner(
         log=context.log,
         is_used_elsewhere=lambda: bool(other_pods(layout, context.observer, context.pod, host.name)),
         has_others=lambda: bool(other_owners(layout, context.observer, context.pod, host.name)),

@@ -24,7 +24,7 @@ from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.timer import RENEWED_WITHIN_S, Timer
 from dispatcher.outlets.tpu.vm import (
     Action,
-    Sight,
+    HostState,
     action,
     is_up,
     kind_text,
@@ -66,7 +66,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     renewed_within_s: float = RENEWED_WITHIN_S
 
 
-class Around(msgspec.Struct, frozen=True, kw_only=True):
+class VmOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The pod and the workspace that a VM is for.
 
     `is_used_elsewhere()`: other dispatchers have attempts on it; `has_others()`: others may want it.
@@ -88,7 +88,7 @@ class TpuProvisioning:
     `may_create`: it is created when jobs wait for it, and deleted when it was preempted.
     """
 
-    def __init__(self, host: TpuHost, workspace: str, around: Around, times: Times, *, may_create: bool) -> None:
+    def __init__(self, host: TpuHost, workspace: str, around: VmOwner, times: Times, *, may_create: bool) -> None:
         self._host = host
         self._workspace = workspace
         self._around = around
@@ -292,8 +292,8 @@ class TpuProvisioning:
         self._log(f"deleting {self._host.name}: {why}")
         return True
 
-    def _sight(self) -> Sight:
-        return Sight(
+    def _sight(self) -> HostState:
+        return HostState(
             vm=self._vm,
             queued=self._queued,
             workspace=self._workspace,

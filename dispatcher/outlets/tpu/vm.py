@@ -59,7 +59,7 @@ class Action(enum.Enum):
     DELETE_QUEUED = "delete queued"
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class HostState(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a host at one moment. `vm` and `queued` None: there is surely none.
 
     `workspace` is the id of this one, `accelerator_type` what the VM is to be. `is_wanted`: attempts wait for the VM;
@@ -93,7 +93,7 @@ def waits_in_queue(queued: Queued | None) -> bool:
     return queued is not None and queued.state in _WAITING
 
 
-def action(seen: Sight) -> Action:
+def action(seen: HostState) -> Action:
     """What a dispatcher does next."""
     if seen.vm is None:
         return _without_vm(seen)
@@ -107,7 +107,7 @@ def action(seen: Sight) -> Action:
     return Action.NOTHING
 
 
-def _without_vm(seen: Sight) -> Action:
+def _without_vm(seen: HostState) -> Action:
     if not seen.may_create:
         return Action.NOTHING
     if seen.queued is not None:

@@ -6,7 +6,7 @@ import zlib
 from typing import Dict, Iterator, List, Optional, Sequence
 
 from dispatcher.outlets.remote.agent.locks import try_lock_patiently
-from dispatcher.outlets.remote.agent.names import ALIVE_FILE, COORDINATOR, NUM_PROCESSES, PROCESS_ID, Refusal
+from dispatcher.outlets.remote.agent.names import ALIVE_FILE, COORDINATOR, NUM_PROCESSES, PROCESS_ID, AgentError
 from dispatcher.outlets.remote.agent.programs import decoded
 from dispatcher.outlets.remote.agent.signals import all_pids
 
@@ -103,7 +103,7 @@ def index_among(workers: Sequence[Sequence[str]]) -> Optional[int]:
     for index, addresses in enumerate(workers):
         if address in addresses:
             return index
-    raise Refusal(
+    raise AgentError(
         f"ssh has reached this machine at {address or 'no address'}, which is none of those that are to run the "
         f"attempt: {', '.join(addresses[0] for addresses in workers)}"
     )

@@ -1,4 +1,4 @@
-"""What a Python tells of itself, and of the host on which an attempt runs: a program that is given to others as text.
+"""What a Python reports of itself, and of the host on which an attempt runs: a program that others run from its text.
 
 It runs by any Python from 3.6 on, with -I and -S, so that nothing of an environment is imported or run; it imports
 nothing else of this package. `interpreter NO_USER_SITE` prints a JSON object. `host FILE PACKAGES HAS_PYTHON GPUS

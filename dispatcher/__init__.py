@@ -12,7 +12,8 @@ Jobs also come without a manifest (submitting.py): `dispatcher submit -- COMMAND
 record says that it was submitted so (`ad_hoc`). A pod that reads of such a job for the first time looks there for its
 entry.
 
-The loop. Every pod runs the same loop (pod/run.py, pod/reconciler.py):
+The loop. Every pod runs the same loop (pod/run.py, pod/reconciler.py). Its concerns are participants, each with its
+part in every step (pod/participant.py):
 
     poll the outlets                which attempts have ended? never blocks
     one transaction                 takes the lock, and only here
@@ -65,7 +66,8 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
     workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told;
                             job_keys: what an entry and its method may both set
     matrix/                 entries, manifests, sweep files, needs
-    run_state/              journal, records, transactions, locks, liveness, hand edits; facets/: pauses, notices ...
+    run_state/              journal, records, transactions, locks, liveness; facets/: pauses, notices ...; edits/: hand
+                            edits
     templates/              rendering of training scripts and wrappers
     provenance/             what attempts ran from: code, packages, host
     outlets/                where attempts run: base.py is the interface, local/ has processes, slots and GPUs, batch/
@@ -96,6 +98,7 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     pod/options.py and cli/main.py: _options; the loop does not change. What a job asks
                                     for: Request, below
     a state of a job                run_state/states.py: State and its row in STATES; its docstring has the rest
+    what people may edit            run_state/edits/: its page; what a state that is asked for does: requests.py
     a field of a record             run_state/states.py: Record, and run_state/change.py: Change
     a key of a file                 an annotated field (base/schema/): reader, docs' tables, editors' schema follow
     a field of a manifest's entry   matrix/entry.py: Entry; if a method may set it too: job_keys.py: JobKeys; hardware:
@@ -105,10 +108,12 @@ mirrors the package. CONTRIBUTING.md has the steps for the most frequent changes
                                     attempt Record.user; names of users: base/users.py; filters: Where.of_users
     an event of the journal         run_state/events.py: Event; what it does beside a record: a module of
                                     run_state/facets/, listed in its table.py; its package says what is in one
+    a concern of a pod              a Participant in pod/participants/, and its line in listed.py
     a limit on what runs at once    base/running_limits.py reads it, matrix/limits.py says which entries count in it,
-                                    pod/in_flight.py counts, pod/ready.py passes over what it keeps waiting
+                                    pod/participants/running_limits.py counts, pod/ready.py passes over what it keeps
+                                    waiting
     what pauses claiming            run_state/facets/pauses.py: scopes, streaks; pod/breaker.py decides,
-                                    pod/claim.py and pod/waiting.py pass over
+                                    pod/participants/pauses.py records, pod/claim.py and pod/waiting.py pass over
     a setting of dispatcher.yaml    config.py: Config; of a method: Method
     a kind of host, a key of one    hosts/types.py: its struct, and AnyHost
     a lock kind                     config.py: LockKind; the docstring of run_state/lock.py lists the other places

@@ -422,7 +422,7 @@ class Workspace:
 
         Raises ConfigError when a target cannot be used, UsageError when there is none.
         """
-        from dispatcher.pod.notices import tell_once
+        from dispatcher.pod.participants.notices import tell_once
         from dispatcher.query.notices import notice_row
 
         snapshot = self.snapshot()

@@ -112,7 +112,8 @@ class JobKeys(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         ),
     ] = None
     resources: Annotated[
-        Annotated[Mapping[str, Any], Value(parse_resources, _resources_schema)],
+        Mapping[str, Any],
+        Value(parse_resources, _resources_schema),
         Key("what a host must have ([resources](entries.md#resources))", is_digested=False),
     ] = NOTHING
     container: Annotated[

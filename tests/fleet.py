@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 # Every process of a fleet has this in its environment, however far it has run from its parent.
 MARK = "FLEET_OF_A_TEST"
 # A dispatcher that ends only when it has recorded what all its attempts ran from, however busy the machine is.
-RECORDING = [*COMMAND[:-1], f"from dispatcher.pod import reconciler; reconciler._LAST_RECORDS_S = 60.0; {MAIN}"]
+RECORDING = [*COMMAND[:-1], f"from dispatcher.pod.participants import claims; claims._LAST_RECORDS_S = 60.0; {MAIN}"]
 
 
 def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:

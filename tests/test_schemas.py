@@ -185,7 +185,10 @@ def test_studies() -> None:
 def test_a_description_has_no_link() -> None:
     texts = re.findall(r'"description": "(.*?)[^\\]"', json.dumps([schema(kind) for kind in SCHEMAS]))
     assert len(texts) > 200 and not [text for text in texts if "](" in text]
-    assert of_struct(Cluster)["properties"]["work"]["description"] == "scratch space for extracted code"
+    assert (
+        of_struct(Cluster)["properties"]["work"]["description"]
+        == "where code is extracted, and files of attempts are kept"
+    )
 
 
 def test_the_command(tmp_path: Path) -> None:

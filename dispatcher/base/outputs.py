@@ -76,11 +76,13 @@ class ResultFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """The file in which a script leaves its result."""
 
     path: Annotated[
-        Annotated[str, _output(_RESULTS)],
+        str,
+        _output(_RESULTS),
         Key("the file, by its path in the attempt's directory: `.json`, `.jsonl` or `.csv`", is_short=True),
     ]
     values: Annotated[
-        Annotated[tuple[str, ...], Value(_parse_columns, one_or_many(TEXT))],
+        tuple[str, ...],
+        Value(_parse_columns, one_or_many(TEXT)),
         Key("names of columns, or of values in a JSON object (`eval.acc`: of one within)", default="all of them"),
     ] = ()
 
@@ -95,11 +97,13 @@ class MetricsTable(msgspec.Struct, frozen=True, omit_defaults=True):
     """The file in which a script logs metrics per step."""
 
     path: Annotated[
-        Annotated[str, _output(_METRICS)],
+        str,
+        _output(_METRICS),
         Key("the file, by its path in the attempt's directory: `.jsonl` or `.csv`", is_short=True),
     ]
     step: Annotated[
-        Annotated[str, Value(_parse_column, TEXT)],
+        str,
+        Value(_parse_column, TEXT),
         Key("the name of the steps", default="`step`; where there is none, lines are counted from 1"),
     ] = ""
 

@@ -50,11 +50,11 @@ class RunningLimit(msgspec.Struct, frozen=True):
 
     max_running: Annotated[MaxRunning, Key("how many attempts may be in flight at once, in all pods together")]
     per: Annotated[
-        Annotated[str, Value(_parse_per, TEXT)],
+        str,
+        Value(_parse_per, TEXT),
         Key("a key of entries, each value of which has the limit", default="all matching jobs have it together"),
     ] = ""
-    where: Annotated[
-        Annotated[tuple[str, ...], Value(_parse_where, Words.__metadata__[0].json)],
+    where: Annotated[tuple[str, ...], Value(_parse_where, Words.__metadata__[0].json),
         Key("the jobs that it is for, `lang=greek`, in the words of `--where`; a list is combined with AND",
             default="all jobs"),
     ] = ()  # fmt: skip

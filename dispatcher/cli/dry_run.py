@@ -12,7 +12,7 @@ from dispatcher.workspace import Layout
 
 
 def show_dry_run(layout: Layout, config: Config, options: PodOptions, *, utc: bool, as_json: bool) -> int:
-    from dispatcher.pod.dry_run import dry_run
+    from dispatcher.pod.rehearsal import dry_run
     from dispatcher.pod.waiting import as_written
 
     found = dry_run(layout, config, options, as_written if as_json else Clock(time.time(), utc))

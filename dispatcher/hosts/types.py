@@ -122,9 +122,11 @@ class Cluster(msgspec.Struct, frozen=True, kw_only=True):
         Path | None,
         Key("where data, checkpoints and results of jobs are; a JuiceFS is mounted there with `mount`"),
     ] = None
-    work: Annotated[Path | None, Key("scratch space for extracted code")] = None
-    log: Annotated[Path | None, Key("where logs of jobs are kept")] = None
-    share: Annotated[Path | None, Key("a directory that login and compute nodes both see")] = None
+    work: Annotated[Path | None, Key("where code is extracted, and files of attempts are kept")] = None
+    log: Annotated[Path | None, Key("where logs of jobs on plain hosts are")] = None
+    share: Annotated[
+        Path | None, Key("what login and compute nodes both see: archives of code, images of containers")
+    ] = None
     data: Annotated[Path | None, Key("where data is, if not below `root`")] = None
     checkpoints: Annotated[
         fields.Place | None,
@@ -265,7 +267,9 @@ class SlurmHost(Host, frozen=True, kw_only=True):
     partitions: Annotated[
         Partitions, Key("partitions, each a name or a mapping with what differs in it", default="the one SLURM takes")
     ] = ()
-    cpu_partitions: Annotated[Names, Key("partitions for jobs without GPUs, in order of preference")] = ()
+    cpu_partitions: Annotated[
+        Names, Key("partitions for jobs without GPUs, in order of preference", default="as `partitions`")
+    ] = ()
     clusters: Annotated[
         OneCluster | None,
         Key("the one cluster that every call names (`-M`)", default="the one SLURM takes"),
@@ -288,7 +292,7 @@ class SlurmHost(Host, frozen=True, kw_only=True):
     gpu_type: Annotated[
         Word | None, Key("the GRES type to ask for", default="what `gres_mapping` has for the chip")
     ] = None
-    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node", default="SLURM is asked")] = None
+    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node", default="not known")] = None
 
     @property
     def location(self) -> Location:
@@ -305,7 +309,7 @@ class PbsQueue(msgspec.Struct, frozen=True):
 
     name: Annotated[Name, Key("the name of the queue", is_short=True)]
     slot_type: Annotated[SlotType | None, Key("what a slot is")] = None
-    gres_supported: Annotated[bool | None, Key("whether GPUs can be asked for by their type")] = None
+    gres_supported: Annotated[bool | None, Key("whether PBS knows GPUs as `ngpus`")] = None
     slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node")] = None
     pbsbatch_args: Annotated[Arguments, Key("further options of every submission")] = ()
 
@@ -324,7 +328,9 @@ class PbsHost(Host, frozen=True, kw_only=True):
     queues: Annotated[
         Queues, Key("queues in order of preference, each a name or a mapping", default="the one PBS takes")
     ] = ()
-    cpu_queues: Annotated[Names, Key("queues for jobs without GPUs, in order of preference")] = ()
+    cpu_queues: Annotated[
+        Names, Key("queues for jobs without GPUs, in order of preference", default="as `queues`")
+    ] = ()
     account: Annotated[Word | None, Key("the account of submissions")] = None
     project: Annotated[Word | None, Key("the project of jobs for which `job_project_source` has none")] = None
     job_project_source: Annotated[
@@ -332,8 +338,10 @@ class PbsHost(Host, frozen=True, kw_only=True):
     ] = None
     pbsbatch_args: Annotated[Arguments, Key("further options of every submission")] = ()
     slot_type: Annotated[SlotType, Key("what a slot is")] = "cuda"
-    gres_supported: Annotated[bool, Key("whether GPUs can be asked for by their type")] = True
-    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node", default="PBS is asked")] = None
+    gres_supported: Annotated[bool, Key("whether PBS knows GPUs as `ngpus`")] = True
+    slots_per_node: Annotated[Positive | None, Key("GPUs (or CPUs) of a node", default="as many as are asked for")] = (
+        None
+    )
 
 
 class TpuHost(Host, frozen=True, kw_only=True):
@@ -344,7 +352,9 @@ class TpuHost(Host, frozen=True, kw_only=True):
 
     zone: Annotated[Word, Key("the zone of the VM")]
     accelerator_type: Annotated[fields.AcceleratorType, Key("the TPU as Google calls it: `v4-32`")]
-    project: Annotated[Word | None, Key("the project of the VM", default="gcloud's")] = None
+    project: Annotated[
+        Word | None, Key("the project of the VM", default="where its VM was last, at first gcloud's own")
+    ] = None
     version: Annotated[Word | None, Key("the runtime version that a VM is created with")] = None
     spot: Annotated[bool, Key("create a spot VM")] = False
     preemptible: Annotated[bool, Key("create a preemptible VM")] = False
@@ -401,11 +411,17 @@ class VolcanoHost(Host, frozen=True, kw_only=True):
     num_nodes: Annotated[Positive, Key("Kubernetes pods of a Job whose request does not decide it")] = 1
     gpus_per_node: Annotated[Count | None, Key("GPUs of a node", default="the number in `chips`")] = None
     gpu_resource_key: Annotated[kubernetes.ResourceKey, Key("the resource of GPUs")] = "nvidia.com/gpu"
-    cpu: Annotated[Amount | None, Key("CPUs of each Kubernetes pod")] = None
-    memory: Annotated[Amount | None, Key("memory of each Kubernetes pod")] = None
-    cpu_cpu: Annotated[Amount | None, Key("CPUs of a Kubernetes pod without GPUs", default="`cpu`")] = None
-    cpu_memory: Annotated[Amount | None, Key("memory of a Kubernetes pod without GPUs", default="`memory`")] = None
-    shm_size: Annotated[Amount | None, Key("the size of /dev/shm")] = None
+    cpu: Annotated[
+        Amount | None, Key("CPUs of each Kubernetes pod, unless the request says so", default="the namespace's")
+    ] = None
+    memory: Annotated[
+        Amount | None, Key("memory of each Kubernetes pod, unless the request says so", default="the namespace's")
+    ] = None
+    cpu_cpu: Annotated[Amount | None, Key("CPUs of a Kubernetes pod without GPUs", default="the namespace's")] = None
+    cpu_memory: Annotated[Amount | None, Key("memory of a Kubernetes pod without GPUs", default="the namespace's")] = (
+        None
+    )
+    shm_size: Annotated[Amount | None, Key("the size of /dev/shm", default="the container runtime's")] = None
     priority_class: Annotated[kubernetes.ObjectName | None, Key("the priority class of Jobs")] = None
     service_account: Annotated[kubernetes.ObjectName | None, Key("the service account of Kubernetes pods")] = None
     rdma: Annotated[bool, Key("ask for RDMA devices")] = False

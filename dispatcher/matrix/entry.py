@@ -204,6 +204,8 @@ UNDIGESTED: Final = frozenset(key for key, field in KEYS.items() if not field.ke
 # Those of them that say when and where a job runs and from which copy of the code, not whose it is.
 SCHEDULING: Final = UNDIGESTED - {OWNER}
 RESERVED: Final = frozenset(KEYS) | {"job_id", "method"}
+# As tuples: a manifest may have a million entries.
+_READERS: Final = {key: (field.name, field.read) for key, field in KEYS.items()}
 _DIGESTED: Final = tuple(field for key, field in KEYS.items() if key not in UNDIGESTED)
 
 
@@ -234,9 +236,9 @@ def read_entry(document: dict[str, Any], order: int, owner: str | None = None) -
     for word, value in written.items():
         if value is None:
             continue
-        field = KEYS[word]
+        name, read = _READERS[word]
         try:
-            fields[field.name] = field.read(value)
+            fields[name] = read(value)
         except values.BadValueError as error:
             faults += lines_of(error, value, word)
     if fields.get("gpu_memory_mib") is not None and fields.get("gpus") == 0:

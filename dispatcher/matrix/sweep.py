@@ -146,10 +146,11 @@ Pattern: TypeAlias = Annotated[str, Value(_parse_pattern, {"type": "string"})]
 class Random(msgspec.Struct, kw_only=True):
     """The drawn values of a sweep."""
 
-    seed: Annotated[Annotated[int, Value(values.parse_any_integer, {"type": "integer"})], Key("of the generator")]
-    count: Annotated[Annotated[int, number(1, _MOST_ENTRIES, _parse_count)], Key("how many draws")]
+    seed: Annotated[int, Value(values.parse_any_integer, {"type": "integer"}), Key("of the generator")]
+    count: Annotated[int, number(1, _MOST_ENTRIES, _parse_count), Key("how many draws")]
     draw: Annotated[
-        Annotated[dict[str, Drawer], Value(_parse_draw, DISTRIBUTIONS)],
+        dict[str, Drawer],
+        Value(_parse_draw, DISTRIBUTIONS),
         Key("parameters with their distributions, `{lr: {log_uniform: [1e-5, 1e-3]}}`"),
     ]
 
@@ -162,26 +163,31 @@ class Sweep(msgspec.Struct, kw_only=True):
     job_id: Annotated[Pattern | None, Key("the sweep's own pattern of ids", default="that of the file")] = None
     derive: Annotated[Texts, Key("the sweep's own; a text replaces that of the file, the others stay")] = {}
     grid: Annotated[
-        Annotated[dict[str, list[Any]], Value(functools.partial(named, read=_list), _LISTS)],
+        dict[str, list[Any]],
+        Value(functools.partial(named, read=_list), _LISTS),
         Key("lists of values: every combination"),
     ] = {}
     zip: Annotated[
-        Annotated[list[dict[str, list[Any]]], Value(_parse_zip, one_or_many(_LISTS))],
+        list[dict[str, list[Any]]],
+        Value(_parse_zip, one_or_many(_LISTS)),
         Key("lists of values that advance together; a list of such groups"),
     ] = []
     random: Annotated[Random | None, Key("drawn values ([`random`](sweeps.md#random))")] = None
     include: Annotated[
-        Annotated[list[Mapping[str, Any]], Value(_parse_conditions, _CONDITIONS)],
+        list[Mapping[str, Any]],
+        Value(_parse_conditions, _CONDITIONS),
         Key(
             "[conditions](sweeps.md#include-and-exclude): a point that meets one of them is kept", default="every point"
         ),
     ] = []
     exclude: Annotated[
-        Annotated[list[Mapping[str, Any]], Value(_parse_conditions, _CONDITIONS)],
+        list[Mapping[str, Any]],
+        Value(_parse_conditions, _CONDITIONS),
         Key("conditions: a point that meets one of them is dropped"),
     ] = []
     needs: Annotated[
-        Annotated[list[str], Value(_parse_needs, one_or_many(TEXT))],
+        list[str],
+        Value(_parse_needs, one_or_many(TEXT)),
         Key("ids, patterns or globs of jobs that must be done first"),
     ] = []
 

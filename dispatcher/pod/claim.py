@@ -21,7 +21,7 @@ from dispatcher.pod.needed_copies import NeededCopies
 from dispatcher.pod.offers import Offer, offers_of
 from dispatcher.pod.pack import Pack
 from dispatcher.pod.ready import Asked, ReadyClass, ReadyJobs
-from dispatcher.pod.waiting import Facts, Waiting
+from dispatcher.pod.waiting import Facts, Waiting, as_written
 from dispatcher.run_state.facets.pauses import Pause, host_scope, pause_of_host, pause_of_method
 from dispatcher.run_state.states import IN_FLIGHT, State
 
@@ -203,12 +203,16 @@ class ClaimQueue:
                     found.append(job)
         return found
 
-    def waiting(self, now: str, others: Iterable[Offer] = ()) -> Waiting:
+    def waiting(
+        self, now: str, others: Iterable[Offer] = (), clock: Callable[[str | None], str] = as_written
+    ) -> Waiting:
         """Why entries are not claimed by this pod. `others` are the offers of other pods that may take them."""
         offer = self._offer_now()
-        return Waiting(
-            msgspec.structs.replace(self._facts, now=now, offers=(offer, *others), pauses=self._pauses, me=offer.pod)
+        offers = (offer, *others)
+        facts = msgspec.structs.replace(
+            self._facts, now=now, offers=offers, pauses=self._pauses, me=offer.pod, clock=clock
         )
+        return Waiting(facts)
 
     def _offer_now(self) -> Offer:
         return msgspec.structs.replace(self._offer, outlets=offers_of(self.capacities))

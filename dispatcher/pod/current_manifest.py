@@ -28,15 +28,24 @@ _BATCH: Final = 5_000
 class CurrentManifest:
     """The entries of the last valid manifest, and those of submitted jobs. On equal ids, those of the manifest count.
 
-    `may_be_missing`: without a manifest there are only submitted jobs.
+    `may_be_missing`: without a manifest there are only submitted jobs. `saves`: what was parsed is kept for others.
     """
 
-    def __init__(self, path: Path, store: Store, log: Callable[[str], None], *, may_be_missing: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        store: Store,
+        log: Callable[[str], None],
+        *,
+        may_be_missing: bool = False,
+        saves: bool = True,
+    ) -> None:
         self.path = path
         self.entries: Mapping[str, Entry] = {}
         self._matrix: Mapping[str, Entry] = {}
         self._submitted = SubmittedJobs(store.layout.submitted_manifest, store.layout.saved_submitted)
         self._may_be_missing = may_be_missing
+        self._saves = saves
         self._is_missing = False
         self._problem = ""
         self._unreadable = ""
@@ -77,7 +86,8 @@ class CurrentManifest:
             self._list()
             self._problem = ""
             layout = self._store.layout
-            saved_entries.save(layout.saved_entries, layout.root, data, found, entries)
+            if self._saves:
+                saved_entries.save(layout.saved_entries, layout.root, data, found, entries)
         except ManifestError as error:
             if first:
                 raise
@@ -109,7 +119,8 @@ class CurrentManifest:
         if news.added or news.is_rewritten:
             self._list()
             self._warn_of_twins(news.added)
-            submitted.save(self._store.layout.root)
+            if self._saves:
+                submitted.save(self._store.layout.root)
         if self._are_submitted is None:
             self._are_submitted = bool(self._store.records.by_state().ad_hoc())
         # Where nothing was submitted there is no file.

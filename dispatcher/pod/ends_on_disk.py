@@ -74,9 +74,9 @@ class EndsOnDisk:
         ready = [one for one in self._found.values() if self._is_ready(one)]
         return [msgspec.structs.replace(one, ended=self._told(one.key, one.ended)) for one in ready]
 
-    def commit(self, own: Iterable[RunningAttempt], found: Iterable[Found]) -> None:
-        """These have been recorded."""
-        for key in (*(one.key for one in own), *(one.key for one in found)):
+    def commit(self, keys: Iterable[Key]) -> None:
+        """The ends of these attempts have been recorded."""
+        for key in keys:
             self._there.pop(key, None)
             self._found.pop(key, None)
 

@@ -6,7 +6,6 @@ A directory that exists already is evidence: see outlets/lost_claims.
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import time
 from collections.abc import Callable
@@ -23,8 +22,6 @@ from dispatcher.workspace import AttemptPaths, Layout
 _NAMELESS_S: Final = 30.0
 # The number of blocked jobs that are named; the others are only counted.
 _NAMED: Final = 3
-# The number of blocked jobs in the pod's file, for which `status` shows the reason.
-_PUBLISHED: Final = 100
 # Errors that concern all jobs wherever they are met: the storage has no room, does not answer, or takes no writes.
 _OF_ALL_JOBS: Final = files.PASSING | {errno.EROFS}
 
@@ -94,10 +91,6 @@ class Fence:
     def unblock(self, job: str) -> None:
         """Try the job again: it was claimed or its record has changed."""
         self.blocked.pop(job, None)
-
-    def shown(self) -> dict[str, str]:
-        """Why jobs are blocked, for the pod's file; not more than it has room for."""
-        return dict(itertools.islice(self.blocked.items(), _PUBLISHED))
 
     def notes(self) -> list[str]:
         """Why jobs are blocked, as notes for people."""

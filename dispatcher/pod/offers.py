@@ -6,6 +6,7 @@ A pod has its own offer at hand; the others' are read from `pods/<pod>.json`, wh
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -45,6 +46,8 @@ PLACE: Final = "place"
 MANIFEST: Final = "manifest"
 BLOCKED: Final = "blocked"
 CODE: Final = "code"
+# How many blocked jobs the pod's file has room for.
+_PUBLISHED: Final = 100
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -176,6 +179,7 @@ def published(offer: Offer) -> dict[str, Any]:
         "outlets": {name: msgspec.to_builtins(outlet, str_keys=True) for name, outlet in offer.outlets.items()},
         "methods": list(offer.methods),
         "where": [str(condition) for condition in offer.where.conditions],
+        "blocked": dict(itertools.islice(offer.blocked.items(), _PUBLISHED)),
         "unusable_methods": dict(offer.unusable_methods),
         "code_problems": dict(offer.code_problems),
     }

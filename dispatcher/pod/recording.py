@@ -1,4 +1,4 @@
-"""Recording where attempts run, how they end, and what follows from a failure."""
+"""Recording where attempts run and how they end."""
 
 from __future__ import annotations
 
@@ -8,37 +8,27 @@ from typing import Final
 
 import msgspec
 
-from dispatcher.base.host import host_name
 from dispatcher.base.times import parse_time
-from dispatcher.config import Method
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import LOST, PREEMPTED, Ended, Key, Placement
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.outlets.lost_claims import LostClaim, lost_claim
 from dispatcher.pod import outcome
-from dispatcher.pod.breaker import Breaker
-from dispatcher.pod.current_config import CurrentConfig
+from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.outcome import Policy
+from dispatcher.pod.participant import End, Shared
 from dispatcher.pod.placements import CLAIM_UNSETS, begun_change, gpu_field
 from dispatcher.pod.placing import own_store
 from dispatcher.pod.recover import Found
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Blame, Event
-from dispatcher.run_state.facets.pauses import (
-    Pause,
-    Paused,
-    Unpaused,
-    gpu_scope,
-    host_scope,
-    pause_of_method,
-    unpause_command,
-)
+from dispatcher.run_state.facets.pauses import gpu_scope, host_scope
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import CLOCKS_DIFFER_S
 from dispatcher.run_state.requests import FRESH_START
 from dispatcher.run_state.states import IN_FLIGHT, PUT_ASIDE, Record, State
-from dispatcher.run_state.store import Store, Transaction
+from dispatcher.run_state.store import Transaction
 
 # Events that a pod's log shows with other words than the journal.
 _LOGGED: Final[Mapping[Event, str]] = {Event.AUTO_REQUEUED: "requeued", Event.RETRIED: "failed and requeued"}
@@ -75,43 +65,14 @@ def claim_again(tx: Transaction, lost: LostClaim) -> None:
 
 
 class Recorder:
-    """Writes what happened to attempts into a transaction; `commit` or `roll_back` must follow.
+    """Writes what happened to attempts into a transaction. `after_end` is called for each end that it has written."""
 
-    `place_of(outlet)` is where its attempts keep their checkpoints, empty where that is not known. `entries()` are
-    those of the manifest in force.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        config: CurrentConfig,
-        place_of: Callable[[str], str],
-        entries: Callable[[], Mapping[str, Entry]],
-        log: Callable[[str], None],
-    ) -> None:
-        self._breaker = Breaker(self._method, entries, self._record)
-        self._store = store
-        self._config = config
-        self._place_of = place_of
-        self._entries = entries
-        self._log = log
-        # The pauses that begin and end with the transaction.
-        self._pause_lines: list[str] = []
-
-    def commit(self) -> None:
-        """Log what the transaction, which is committed, has paused and unpaused."""
-        lines, self._pause_lines = self._pause_lines, []
-        for line in lines:
-            self._log(line)
-
-    def roll_back(self) -> None:
-        self._pause_lines = []
-
-    def _method(self, name: str) -> Method:
-        return self._config.now.method(name)
-
-    def _record(self, job: str) -> Record | None:
-        return self._store.records.get(job)
+    def __init__(self, shared: Shared, backlog: Backlog, after_end: Callable[[Transaction, End], None]) -> None:
+        self._store = shared.store
+        self._config = shared.config
+        self._place_of = shared.outlets.place
+        self._entry = backlog.entry
+        self._after_end = after_end
 
     def placement(self, tx: Transaction, attempt: RunningAttempt) -> None:
         """Record where an attempt runs, and that it has begun, as far as its record does not have it yet."""
@@ -138,7 +99,7 @@ class Recorder:
             record = tx.record(job)
         if record is None or not is_current(record, number):
             return f"{job} (attempt {number}) has ended, but is no longer the current attempt: not recorded"
-        entry = self._entries().get(job)
+        entry = self._entry(job)
         event, change = outcome.after(ended, record, self._policy(entry), time.time())
         if event is not Event.DONE and ended.checkpoint is not None:
             has_store = entry is not None and own_store(self._config.now, entry)
@@ -147,17 +108,14 @@ class Recorder:
         # A record that is queued again has no end.
         ended_at = None if change.finished_at else ended.ended_at
         begun_at = None if ended.begun_s is None else now_text(ended.begun_s)
-        if _is_local(record):
+        if is_local(record):
             if not _contradicts(ended, record):
                 begun_at = None
             elif change.finished_at:
                 change |= Change(started_at=begun_at)
         data = msgspec.structs.replace(blame, ended_at=ended_at, last_seen_at=last_seen_at, begun_at=begun_at)
         tx.change(job, event, change, data=data if data != Blame() else None)
-        if event is Event.DONE:
-            self._end_pauses(tx, job, entry, record)
-        else:
-            self._trip(tx, event, job, entry, record, blame)
+        self._after_end(tx, End(job=job, event=event, entry=entry, record=record, blame=blame))
         state = str(change.state)
         detail = f": {ended.exit_reason}" if ended.exit_reason else ""
         if ended.error:
@@ -187,9 +145,9 @@ class Recorder:
         if event in (Event.STOPPED, Event.PRUNED):
             return Blame()
         is_fault = ended.exit_reason not in outcome.NO_FAULT
-        gpu = _gpu_scope(record) if is_fault and not ended.blames_host else None
+        gpu = gpu_of(record) if is_fault and not ended.blames_host else None
         # Only claims for this outlet are paused by host and GPU: elsewhere the scheduler chooses them.
-        host = host_scope(record.host) if record.host is not None and _is_local(record) else None
+        host = host_scope(record.host) if record.host is not None and is_local(record) else None
         is_suspect = host is not None and outcome.is_suspicious(ended)
         # A wrapper that wrote an exit status shows that the host is well.
         is_well = ended.exit_code is not None and host in self._store.fold.pauses.streaks
@@ -199,44 +157,6 @@ class Recorder:
             host=host if is_suspect or is_well else None,
             suspect=is_suspect,
         )
-
-    def _trip(self, tx: Transaction, event: Event, job: str, entry: Entry | None, record: Record, blame: Blame) -> None:
-        """Pause what the failures so far, this one among them, are to be blamed on."""
-        streaks, host = self._store.fold.pauses.streaks, record.host or ""
-        if event is Event.FAILED and entry is not None:
-            self._pause(tx, self._breaker.after_failure(job, entry, streaks[entry.method]), entry)
-        if event is Event.FAILED and blame.gpu is not None:
-            self._pause(tx, self._breaker.on_gpu(blame.gpu, host, record.gpu, streaks[blame.gpu]))
-        if blame.suspect and blame.host is not None:
-            self._pause(tx, self._breaker.on_host(host, streaks[blame.host]))
-
-    def _pause(self, tx: Transaction, paused: Paused | None, entry: Entry | None = None) -> None:
-        """`entry`: the pause is one of its method, which one that covers more makes needless."""
-        pauses = self._store.fold.pauses
-        if paused is None or paused.scope in pauses:
-            return
-        if entry is not None and paused.values and pause_of_method(pauses, entry) is not None:
-            return
-        tx.note(paused)
-        if entry is not None:
-            for scope in _parts_of(paused, entry.method, pauses):
-                tx.note(Unpaused(scope=scope, why=f"{paused.scope} is paused"))
-        # A pause of this host is reported by `Backlog`, whichever pod has caused it.
-        if paused.scope != host_scope(host_name()):
-            command = unpause_command(paused.scope)
-            self._pause_lines.append(f"paused {paused.scope}: {paused.why}. Continue with `{command}`")
-
-    def _end_pauses(self, tx: Transaction, job: str, entry: Entry | None, record: Record) -> None:
-        """A success within the scope of a pause shows that it is not, or no longer, to blame."""
-        self._breaker.after_success(job)
-        places = {_gpu_scope(record)}
-        if record.host is not None and _is_local(record):
-            places |= {host_scope(record.host), host_scope(record.host, "" if entry is None else entry.method)}
-        for pause in list(self._store.fold.pauses.values()):
-            if pause.until_success and (pause.scope in places or (entry is not None and pause.covers(entry))):
-                tx.note(Unpaused(scope=pause.scope, why=f"{job} has succeeded"))
-                if pause.scope != host_scope(host_name()):
-                    self._pause_lines.append(f"unpaused {pause.scope}: {job} has succeeded")
 
     def _place(self, record: Record) -> str | None:
         """Where the attempt has kept its checkpoints; None in a workspace without hosts, which has one place."""
@@ -265,19 +185,6 @@ def _place(tx: Transaction, job: str, record: Record, placement: Placement, *, h
     return change != Change()
 
 
-def _parts_of(paused: Paused, method: str, pauses: Mapping[str, Pause]) -> list[str]:
-    """The pauses of some jobs of the method that a pause of more of them covers."""
-    return [
-        scope
-        for scope, pause in pauses.items()
-        if pause.until_success
-        and pause.values
-        and scope != paused.scope
-        and scope.partition(":")[0] == method
-        and paused.values.items() <= pause.values.items()
-    ]
-
-
 def _contradicts(ended: Ended, record: Record) -> bool:
     """Whether the attempt cannot have begun when its record says so, by how long its wrapper counted.
 
@@ -289,11 +196,11 @@ def _contradicts(ended: Ended, record: Record) -> bool:
     return abs(ended.begun_s - started_s) > CLOCKS_DIFFER_S
 
 
-def _gpu_scope(record: Record) -> str | None:
+def gpu_of(record: Record) -> str | None:
     """The one GPU on which an attempt ran; of several none can be blamed."""
     gpus = record.gpu_indices
-    return gpu_scope(record.host or "", gpus[0]) if len(gpus) == 1 and _is_local(record) else None
+    return gpu_scope(record.host or "", gpus[0]) if len(gpus) == 1 and is_local(record) else None
 
 
-def _is_local(record: Record) -> bool:
+def is_local(record: Record) -> bool:
     return (record.outlet or DEFAULT) == DEFAULT

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -68,8 +68,16 @@ class Recovery:
         # When those that were asked about last began, by the clocks of their pods' hosts.
         self._begun_at: dict[Key, str | None] = {}
 
-    def find(self, running: Iterable[tuple[str, Record]]) -> list[Found]:
-        """Those of these attempts in flight, none this dispatcher's own, of which there is something to record."""
+    @property
+    def asked(self) -> Collection[Key]:
+        """The attempts of dead dispatchers that `find` has asked about."""
+        return self._begun_at.keys()
+
+    def find(self, running: Iterable[tuple[str, Record]], *, is_dry: bool = False) -> list[Found]:
+        """Those of these attempts in flight, none this dispatcher's own, of which there is something to record.
+
+        `is_dry`: nothing is stopped or superseded.
+        """
         found: list[Found] = []
         self._begun_at = {}
         records: dict[Key, Record] = {}
@@ -98,7 +106,11 @@ class Recovery:
             # there are no orphans left to watch.
             outlet = self._outlet(name)
             if outlet is not None:
-                reports = outlet.recover(group)
+                reports: Mapping[Key, Report]
+                if is_dry:
+                    reports = {key: Report(status) for key, status in outlet.inspect(group).items()}
+                else:
+                    reports = outlet.recover(group)
                 self._unknown.take_in(name, reports)
                 found += [self._judged(news) for key, one in reports.items() if (news := _news(key, one, records[key]))]
         self._unknown.keep({orphan.key for group in orphans.values() for orphan in group})

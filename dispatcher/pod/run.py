@@ -16,15 +16,16 @@ from dispatcher.config import Config, LockKind
 from dispatcher.doctor.fitness import refuse_unfit_host
 from dispatcher.doctor.prove_view import prove_view
 from dispatcher.errors import INTERRUPTED, LockError, PodError, StaleViewError, StorageError, UsageError
+from dispatcher.outlets.base import PREEMPTED
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.lasting_fault import LastingFault
-from dispatcher.pod.notices import PodNotices
 from dispatcher.pod.offers import DRAINING, own_offer, published
 from dispatcher.pod.options import PodOptions, outlet_context
+from dispatcher.pod.participant import Ending
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.pod.registration import Registration
-from dispatcher.pod.saving import Saver
+from dispatcher.pod.reporting import PodReport
 from dispatcher.pod.session import Session
 from dispatcher.pod.short_lived import remove_ended
 from dispatcher.pod.trusted_locks import register_with_trusted_locks
@@ -129,11 +130,11 @@ class Pod:
         show_claims = functools.partial(self.projector.write, over_editors=True)
         current = CurrentConfig(config, log, outlets.names)
         self.reconciler = Reconciler(store, current, options, outlets, observer, log, show_claims)
+        self.attempts = self.reconciler.shared.attempts
+        self.report = PodReport(self.reconciler)
         store.while_waiting = registration.beat
-        self._saver = Saver(store)
         self._session = Session(store, registration, options)
         self._observer = observer
-        self._notices = PodNotices(store, current, options, observer, self.reconciler, log)
         self._next_poll_s = 0.0
         self._next_show_s = 0.0
         self._next_tell_s = 0.0
@@ -152,11 +153,10 @@ class Pod:
             files.remove_leftovers(layout.pods_dir)
             with contextlib.suppress(FileNotFoundError):
                 files.remove_leftovers(layout.prepared_dir)
-            self._notices.check()
+            self.reconciler.prepare()
             self.reconciler.begin(self._session.begin)
             # Only now its outlets know what is asked for, and a pod with nothing to do may end before it shows that.
-            self.registration.describe(**self.reconciler.offered())
-            self._notices.begin()
+            self.registration.describe(**self.report.offered())
             self.projector.recover_leftovers()
             if not self.options.once:
                 self._greet()
@@ -170,16 +170,15 @@ class Pod:
             finally:
                 watch.close()
                 self._finish()
-                self._saver.close()
                 self.reconciler.close()
         if self.phase == RUNNING:
-            for line in self.reconciler.closing_lines():
+            for line in self.report.closing_lines():
                 self.log(line)
         if not self.options.once:
             self._say_what_was_done()
         if self.options.once and self._signals.count:
             return INTERRUPTED
-        return self.reconciler.exit_code()
+        return self.report.exit_code()
 
     def _step(self, wait: LoopWait, watch: FileWatch) -> None:
         pause_s: float | None = _TRY_AGAIN_S
@@ -191,7 +190,7 @@ class Pod:
         except (StorageError, LockError, PodError, StaleViewError) as error:
             if self.reconciler.is_adding:
                 raise
-            self._say(self._fault.report(str(error), self.reconciler.unrecorded_ends()))
+            self._say(self._fault.report(str(error), self.report.unrecorded_ends()))
             self._observer.start_over()
             # Whatever is wrong, others must see that this dispatcher lives.
             with contextlib.suppress(StorageError, LockError, OSError):
@@ -200,12 +199,12 @@ class Pod:
             return
         if any(watch.add(path) for path in self.reconciler.files_to_watch()):
             # It may have changed since it was read.
-            self.reconciler.note_change()
+            self.reconciler.backlog.note_change()
             return
         for_changes = self.reconciler.wants_changes(claiming=self.phase == RUNNING)
-        descriptors = [*self.reconciler.wait_fds(), *self._notices.wait_fds()]
+        descriptors = self.reconciler.wait_fds()
         if wait.wait(pause_s, descriptors, for_changes=for_changes):
-            self.reconciler.note_change()
+            self.reconciler.backlog.note_change()
 
     def _work(self) -> float | None:
         """One pass and what follows it; the seconds to wait then, None when the next pass has work already."""
@@ -215,47 +214,40 @@ class Pod:
             self._next_poll_s = time.monotonic() + self.poll_interval_s
         self.reconciler.reconcile(claiming=self.phase == RUNNING, poll_is_due=due)
         self._has_worked = True
-        self._notices.step(poll_is_due=due)
-        too_many = self.reconciler.too_many_failures()
-        if too_many and self.phase == RUNNING:
+        why = self.reconciler.must_drain()
+        if why and self.phase == RUNNING:
             self._told_to_drain = False
-            self._enter(DRAINING, too_many)
+            self._enter(DRAINING, why)
         if self.phase in (DRAINING, STOPPING):
             self._say_what_is_left()
         if self.phase == STOPPING:
-            self.reconciler.stop_all()
+            self.attempts.stop(self.attempts, PREEMPTED)
         self._beat()
         if self.reconciler.has_more_to_do():
             return None
-        self.reconciler.show_claims_to_script()
-        # A file that was corrected may be broken again by the time that it has been replaced.
-        self.reconciler.report_problems()
         # Readers can wait for a moment longer than a free slot can.
         self.projector.check_replaced()
         self.projector.write_when_due()
         self._note_projection()
-        if due:
-            self.store.rotate_if_worthwhile()
-            self._saver.save_if_worthwhile()
         return self._pause_s()
 
     def _pause_s(self) -> float:
         pause_s = min(self._next_poll_s - time.monotonic(), self.registration.due_in_s())
         steps_s = self.projector.due_in_s(), self.reconciler.due_in_s(claiming=self.phase == RUNNING)
-        for due_s in (*steps_s, self.projector.check_due_in_s(), self._notices.due_in_s()):
+        for due_s in (*steps_s, self.projector.check_due_in_s()):
             if due_s is not None:
                 pause_s = min(pause_s, due_s)
         return max(0.0, pause_s)
 
     def _beat(self) -> None:
         may_show = time.monotonic() >= self._next_show_s
-        if self.registration.due_in_s() > 0 and not (may_show and self.reconciler.slots_changed()):
+        if self.registration.due_in_s() > 0 and not (may_show and self.report.slots_changed()):
             return
         self._next_show_s = time.monotonic() + _SHOW_S
         self.registration.keep_lock()
         layout = self.config.layout
         self._obey_drain(files.read_fresh(layout.pod_drain(self.options.pod)) is not None)
-        fields = self.reconciler.describe()
+        fields = self.report.describe()
         fields["notes"] += filter(None, (self.projector.note,))
         self.registration.beat(
             force=True,
@@ -291,7 +283,7 @@ class Pod:
             # One that drains queues no new jobs any more.
             gives_up = self.phase in (DRAINING, STOPPING) and self.reconciler.is_adding
             return self._has_worked and (gives_up or self.reconciler.is_up_to_date())
-        if not self.reconciler.is_idle():
+        if self.attempts:
             return False
         return self.phase in (DRAINING, STOPPING) or self.reconciler.is_finished()
 
@@ -299,19 +291,14 @@ class Pod:
         """Record and report what is not yet: placements, ends, complaints, and a status file that is current."""
         # Other pods may end at the same moment, so no other writer may be left.
         last_projection = functools.partial(self.projector.write, over_editors=True)
-        last_problems = functools.partial(self.reconciler.report_problems, at_once=True)
-        steps = (
+        ending = Ending(self._tells_the_rest, self.options.until_empty and self.phase == RUNNING)
+        steps: tuple[Callable[[], object], ...] = (
             functools.partial(self.reconciler.record_rest, leaving=self.phase == LEAVING or self.options.once),
             self._session.end,
             last_projection,
-            self.reconciler.release_script_lock,
+            self.reconciler.participants.script.release,
             self.projector.close,
-            last_problems,
-            functools.partial(
-                self._notices.finish,
-                self._tells_the_rest,
-                gives_up=self.options.until_empty and self.phase == RUNNING,
-            ),
+            *(functools.partial(one.finish, ending) for one in self.reconciler.participants.all),
         )
         for step in steps:
             try:
@@ -333,29 +320,29 @@ class Pod:
         self.log(f"{phase}{f' ({why})' if why else ''}: {_AFTER[phase]}")
 
         if phase == DRAINING:
-            for line in self.reconciler.still_running():
+            for line in self.report.still_running():
                 self.log(line)
             self._note_told()
         if phase in (DRAINING, STOPPING):
-            self._say(self._fault.ends_text(self.reconciler.unrecorded_ends()))
+            self._say(self._fault.ends_text(self.report.unrecorded_ends()))
 
     def _say_what_is_left(self) -> None:
         """Now and then, when some of what is waited for has ended."""
-        in_flight = self.reconciler.in_flight()
+        in_flight = len(self.attempts)
         if 0 < in_flight < self._told_in_flight and time.monotonic() >= self._next_tell_s:
-            self.log(self.reconciler.still_running()[0])
+            self.log(self.report.still_running()[0])
             self._note_told()
 
     def _note_told(self) -> None:
-        self._told_in_flight = self.reconciler.in_flight()
+        self._told_in_flight = len(self.attempts)
         self._next_tell_s = time.monotonic() + _TELL_S
 
     def _say_what_was_done(self) -> None:
         what = "left" if self.phase == LEAVING else "ended"
-        self.log(f"{what} after {duration_text(time.monotonic() - self._begun_s)}: {self.reconciler.summary()}")
+        self.log(f"{what} after {duration_text(time.monotonic() - self._begun_s)}: {self.report.summary()}")
 
     def _greet(self) -> None:
-        slots_and_jobs, *warnings = self.reconciler.opening_lines()
+        slots_and_jobs, *warnings = self.report.opening_lines()
         self.log(
             f"pod {self.options.pod} on {self.registration.info.host}, pid {os.getpid()}: "
             f"{slots_and_jobs}; poll interval {self.poll_interval_s:g} s"

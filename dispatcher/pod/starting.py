@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -11,14 +11,14 @@ from dispatcher.base import files
 from dispatcher.errors import CodeError, DispatcherError, OutletError, StorageError
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment
-from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Outlet, Request, cannot_start
+from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Request, cannot_start
 from dispatcher.outlets.bundle import deliver, entry_bundle, render
 from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.env_file import refuse_env_file
 from dispatcher.pod.claim import Choice
-from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.pack import Pack
-from dispatcher.pod.running_attempts import RunningAttempt, RunningAttempts
+from dispatcher.pod.participant import Shared
+from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.provenance.origin import Origin
 
 
@@ -39,22 +39,18 @@ class Starter:
 
     def __init__(
         self,
-        config: CurrentConfig,
-        pod: str,
-        outlets: Mapping[str, Outlet],
-        attempts: RunningAttempts,
+        shared: Shared,
         request_of: Callable[[Entry], Request],
         copy_of: Callable[[str], CodeSnapshot],
-        log: Callable[[str], None],
         note: Callable[[Iterable[Origin]], None],
     ) -> None:
-        self._config = config
-        self._pod = pod
-        self._outlets = outlets
-        self._attempts = attempts
+        self._config = shared.config
+        self._pod = shared.options.pod
+        self._outlets = shared.outlets
+        self._attempts = shared.attempts
         self._request_of = request_of
         self._copy_of = copy_of
-        self._log = log
+        self._log = shared.log
         self._note = note
 
     def start(self, claims: Sequence[Claimed]) -> None:

@@ -11,8 +11,8 @@ This explains, and claim.ClaimQueue decides: what makes a job wait is added ther
 record and its needs), to `_set_aside` (its entry, its method), or to `choose` with `postpone` (a time until which it is
 passed over).
 The queue asks an Offer only `excludes`, once, so that is for what never changes while a pod runs.
-tests/pod/test_any_claim_order.py compares the two. New facts are filled in by ClaimQueue.waiting, query/waiting.py and
-dry_run.py; pod/backlog.py gives the queue its settings.
+tests/pod/test_any_claim_order.py compares the two. New facts are filled in by ClaimQueue.waiting and query/waiting.py;
+pod/backlog.py and Participant.facts give the queue its settings.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ def _parse_reduction(value: object) -> int:
 class Halving(msgspec.Struct, frozen=True, kw_only=True):
     """When trials are stopped early: steps as the lines of metrics have them."""
 
-    metric: Annotated[
-        Annotated[str, Value(_parse_metric, TEXT)],
+    metric: Annotated[str, Value(_parse_metric, TEXT),
         Key("a key of the lines of the attempt's `metrics.jsonl` ([jobs in JAX](jax.md) write it): `{\"step\": 120, "
             "\"val_loss\": 2.31}`, or of the file that [`metrics`](templates.md#scripts-as-they-are) of its method "
             "names. Without that file, a metric of `report_progress`, as it was when a tuner looked"),
@@ -44,7 +43,8 @@ class Halving(msgspec.Struct, frozen=True, kw_only=True):
     min_step: Annotated[Positive, Key("the step of the first rung")]
     max_step: Annotated[Positive, Key("where trials end; no rung is at or above it")]
     reduction: Annotated[
-        Annotated[int, number(2, MOST, _parse_reduction)],
+        int,
+        number(2, MOST, _parse_reduction),
         Key("the best 1/`reduction` go on, and the steps of the rungs grow by that"),
     ] = 3
 

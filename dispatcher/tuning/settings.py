@@ -135,7 +135,7 @@ _Most: TypeAlias = Annotated[int, number(1, _MOST, _parse_most)]
 class Objective(msgspec.Struct, frozen=True, kw_only=True):
     """What makes a trial the best."""
 
-    value: Annotated[Annotated[str, Value(_parse_result, TEXT)], Key("a number that the job reports as its result")]
+    value: Annotated[str, Value(_parse_result, TEXT), Key("a number that the job reports as its result")]
     goal: Annotated[Literal["min", "max"], Key("whether the lowest or the highest value is the best")]
 
 
@@ -143,7 +143,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A study as its file has it. `sampler_options` has a seed, and `startup` for tpe."""
 
     name: Annotated[
-        Annotated[str, Value(_parse_name, TEXT)],
+        str,
+        Value(_parse_name, TEXT),
         Key(
             "the study. Entries of its trials have it as `study`, and their number as `trial`, for `--where` and tables"
         ),
@@ -163,22 +164,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sampler: Annotated[str, Value(_parse_sampler, _SAMPLER), Key("how they are chosen")] = "tpe"
     sampler_options: Mapping[str, int] = {}
     halving: Annotated[Halving | None, Key("[stops](#halving) trials that are worse than others")] = None
-    defaults: Annotated[
-        Annotated[Mapping[str, Any], Value(functools.partial(named, made=MADE), _defaults_schema)],
+    defaults: Annotated[Mapping[str, Any], Value(functools.partial(named, made=MADE), _defaults_schema),
         Key("keys of every [entry](entries.md): a command or a method, `gpus`, `priority`, parameters that all trials "
             "share"),
     ] = {}  # fmt: skip
     derive: Annotated[
-        Annotated[
-            Mapping[str, str],
-            Value(
-                functools.partial(named, read=derived_text, made=MADE),
-                {"type": "object", "additionalProperties": {"type": "string"}},
-            ),
-        ],
+        Mapping[str, str],
+        Value(
+            functools.partial(named, read=derived_text, made=MADE),
+            {"type": "object", "additionalProperties": {"type": "string"}},
+        ),
         Key('texts with fields, filled last, as in sweep files: `{output_dir: "/checkpoints/{job_id}"}`'),
     ] = {}
-    job_id: Annotated[Annotated[str, Value(_parse_pattern, TEXT)], Key("the pattern of the job ids")] = _PATTERN
+    job_id: Annotated[str, Value(_parse_pattern, TEXT), Key("the pattern of the job ids")] = _PATTERN
 
     @property
     def value(self) -> str:

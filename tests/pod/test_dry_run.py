@@ -213,3 +213,13 @@ def test_what_needs_a_paused_method_does_not_keep_a_pod_for_ever(fleet: Fleet) -
     assert pod.end() == 1
     assert fleet.states()["bad5"] == "queued"
     assert "ended with 2 jobs left that cannot run now: method bad is paused: " in pod.said
+
+
+def test_a_job_that_its_directory_keeps_from_being_claimed_is_named(fleet: Fleet) -> None:
+    fleet.write_manifest(numbers("a", "b"))
+    fleet.layout.jobs_dir.mkdir(parents=True)
+    fleet.layout.job_dir("a").touch()
+    dry = Dry(fleet, "--slots", "2")
+    assert dry.claims == ["b"]
+    assert dry.why["a"].startswith("cannot be claimed: ") and "must be a directory" in dry.why["a"]
+    assert "a cannot be claimed" in dry.notes

@@ -55,7 +55,7 @@ def test_an_end_is_held_back_until_its_files_and_their_names_are_synced(layout: 
     # The exit status vouches for the rest.
     names = [name for name, _ in synced]
     assert names == ["entry.json", "output.log", "result.json", "exit.json", "1"]
-    ends.commit([], [found])
+    ends.commit([found.key])
     assert ends.found() == []
     assert not ends.is_busy
     ends.close()
@@ -104,7 +104,7 @@ def test_an_end_tells_what_its_result_lacks_and_is_held_back_while_that_is_not_k
     assert answers == []
     # What is not done has no result.
     failed = Found(KEY, Ended(1))
-    ends.commit([one], [])
+    ends.commit([one.key])
     ends.found([failed])
     wait_until(ready(ends, failed), "its files are on the disk")
     ends.close()

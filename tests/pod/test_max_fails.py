@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 from fleet import Fleet, shell
+from participants import backlog_of, shared_of
 
-from dispatcher.pod.failures import Failed, Failures
+from dispatcher.pod.options import PodOptions
+from dispatcher.pod.participants.failures import Failures
+from dispatcher.run_state.records import Records
 from dispatcher.run_state.states import BY_HAND, Record, State
 
 GATED = "echo on; until [ -e go ]; do sleep 0.05; done"
@@ -14,23 +18,32 @@ FAILED = Record(state=State.FAILED, attempt=1)
 
 
 def test_what_counts_for_a_pod() -> None:
-    known = Failures(2)
-    known.begin([Failed("before", FAILED, True)])
-    known.note("before", Record(state=State.FAILED, attempt=1, priority=3, rev=9), is_mine=True)
-    known.note("foreign", FAILED, is_mine=False)
-    known.note("by_hand", Record(state=State.FAILED, attempt=1, reason=BY_HAND), is_mine=True)
-    known.note("a", FAILED, is_mine=True)
-    known.note("a", Record(state=State.QUEUED, attempt=1), is_mine=True)
-    known.note("a", Record(state=State.FAILED, attempt=2), is_mine=True)
-    assert known.why_stop() == "", "one job, however often it fails"
-    known.note("undone", FAILED, is_mine=True)
-    assert known.why_stop() == "--max-fails 2: 2 jobs failed (a, undone)"
-    known.note("undone", Record(state=State.RUNNING, attempt=1), is_mine=True)
-    assert known.why_stop() == "", "its end was not recorded"
-    known.note("before", Record(state=State.FAILED, attempt=2), is_mine=True)
-    assert known.why_stop() == "--max-fails 2: 2 jobs failed (a, before)"
-    known.begin([])
-    assert known.why_stop(), "what was once too much stays so"
+    records = Records()
+    queue = SimpleNamespace(may_claim=lambda job: job != "foreign")
+    known = Failures(shared_of(options=PodOptions(pod="pod", max_fails=2), records=records), backlog_of(queue=queue))
+
+    def why_stop() -> str:
+        found = known.obstacle()
+        return "" if found is None else found.why
+
+    records.put("before", FAILED, 0)
+    known.note_all()
+    known.note("before", Record(state=State.FAILED, attempt=1, priority=3, rev=9))
+    known.note("foreign", FAILED)
+    known.note("by_hand", Record(state=State.FAILED, attempt=1, reason=BY_HAND))
+    known.note("a", FAILED)
+    known.note("a", Record(state=State.QUEUED, attempt=1))
+    known.note("a", Record(state=State.FAILED, attempt=2))
+    assert why_stop() == "", "one job, however often it fails"
+    known.note("undone", FAILED)
+    assert why_stop() == "--max-fails 2: 2 jobs failed (a, undone)"
+    known.note("undone", Record(state=State.RUNNING, attempt=1))
+    assert why_stop() == "", "its end was not recorded"
+    known.note("before", Record(state=State.FAILED, attempt=2))
+    assert why_stop() == "--max-fails 2: 2 jobs failed (a, before)"
+    records.remove("before")
+    known.note_all()
+    assert why_stop(), "what was once too much stays so"
 
 
 def test_a_pod_lets_what_runs_end_and_claims_nothing_more(fleet: Fleet) -> None:

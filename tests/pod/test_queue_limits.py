@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from clocks import Clock
 from fleet import Fleet
+from participants import backlog_of, shared_of
 
 from dispatcher.config import load_config
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Key, Slot
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.offers import Offer
-from dispatcher.pod.queue_limits import QueueLimits
+from dispatcher.pod.participants.queue_limits import QueueLimits
 from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.observer import Observer
@@ -21,8 +22,8 @@ NOON_S, HOURS_S = 1_780_000_000.0, 6 * 3600.0
 
 def test_a_clock_that_is_set_takes_nothing_back(fleet: Fleet) -> None:
     config, clock = CurrentConfig(load_config(fleet.layout), print), Clock()
-    observer = Observer(fleet.layout, 60.0, lambda: True)
-    limits = QueueLimits(config, "pod", observer, lambda: Offer(pod="pod"), list, clock)
+    shared = shared_of(config=config, observer=Observer(fleet.layout, 60.0, lambda: True), outlets={})
+    limits = QueueLimits(shared, backlog_of(offer=lambda: Offer(pod="pod")), clock)
     attempt = RunningAttempt(Key("a", 1), "far", Slot(), fleet.attempt("a"))
     attempt.is_pending = True
     entries = {"a": Entry(job_id="a", method="m", queue_limit_s=600.0)}

@@ -14,10 +14,10 @@ from dispatcher.errors import StorageError
 from dispatcher.outlets.base import Bundle
 from dispatcher.outlets.local.gpu_monitor import GpuMonitor
 from dispatcher.outlets.local.outlet import LocalOutlet
-from dispatcher.pod.claiming import blocked_again_s
 from dispatcher.pod.current_config import CurrentConfig
 from dispatcher.pod.current_manifest import CurrentManifest
 from dispatcher.pod.options import Addition, PodOptions, outlet_context
+from dispatcher.pod.participants.claims import blocked_again_s
 from dispatcher.pod.pod_outlets import PodOutlets
 from dispatcher.pod.reconciler import Reconciler
 from dispatcher.run_state.change import Change

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.pod.saving import Saver
+from dispatcher.pod.participants.saving import Saver
 from dispatcher.run_state import loaded_generation
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event

@@ -10,7 +10,8 @@ import pytest
 from fleet import COMMAND, Fleet, fleet_at, shell, wait_until
 
 from dispatcher.config import load_config
-from dispatcher.pod.status_problem import StatusProblem
+from dispatcher.pod.participant import Pass
+from dispatcher.pod.participants.status_problem import StatusProblem
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -19,7 +20,7 @@ from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
 # A busy machine may take its time between the two halves of a save.
-PATIENT = "import dispatcher.pod.status_problem as c; c._SAVE_S = 600.0; "
+PATIENT = "import dispatcher.pod.participants.status_problem as c; c._SAVE_S = 600.0; "
 
 
 def test_a_save_that_begins_with_an_empty_file_is_not_reported(tmp_path: Path) -> None:
@@ -123,7 +124,7 @@ def test_the_jobs_of_all_manifests_are_known(fleet: Fleet) -> None:
 
 def test_only_a_lasting_problem_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     now_s = [100.0]
-    monkeypatch.setattr("dispatcher.pod.status_problem.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("dispatcher.pod.participants.status_problem.time.monotonic", lambda: now_s[0])
     store = Store(Layout(tmp_path), by="pod")
     said: list[str] = []
     problem = StatusProblem(store, said.append)
@@ -131,16 +132,16 @@ def test_only_a_lasting_problem_is_reported(monkeypatch: pytest.MonkeyPatch, tmp
     for number in range(50):
         store.problem, store._edits.examined = "line 1: the file is empty", (1, 0, number)
         assert problem.due_in_s()
-        problem.report_when_due()
+        problem.after(Pass(claiming=True))
         now_s[0] += 0.5
     assert said == []
     now_s[0] += problem.due_in_s() or 0.0
-    problem.report_when_due()
-    problem.report_when_due()
+    problem.after(Pass(claiming=True))
+    problem.after(Pass(claiming=True))
     assert said == ["warning: line 1: the file is empty"]
     assert problem.due_in_s() is None
     store.problem = None
-    problem.report_when_due()
+    problem.after(Pass(claiming=True))
     assert problem.reported == ""
 
 

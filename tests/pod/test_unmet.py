@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import pytest
 from fleet import Fleet, shell
+from participants import backlog_of, shared_of
 
 from dispatcher.matrix.condition import Where
 from dispatcher.matrix.entry import Entry
-from dispatcher.pod.unmet import UnmetOptions
+from dispatcher.pod.options import PodOptions
+from dispatcher.pod.participants.unmet import UnmetOptions
 
 
 def entries(*params: dict[str, object], method: str = "fft") -> dict[str, Entry]:
     return {f"j{n}": Entry(job_id=f"j{n}", method=method, params=one) for n, one in enumerate(params)}
 
 
+def unmet_of(*where: str, methods: tuple[str, ...] = ()) -> UnmetOptions:
+    options = PodOptions(pod="pod", methods=methods, where=Where.parse(where))
+    return UnmetOptions(shared_of(options=options), backlog_of())
+
+
 def warnings(*where: str, methods: tuple[str, ...] = ()) -> list[str]:
     some = entries({"lang": "es", "seed": 1}, {"lang": "de"}, {"lang": "de", "seed": 2})
-    return UnmetOptions(methods, Where.parse(where)).check("m.json", some)
+    return unmet_of(*where, methods=methods).check("m.json", some)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_methods_that_no_job_has() -> None:
 
 
 def test_a_new_manifest_is_warned_of_once() -> None:
-    unmet = UnmetOptions((), Where.parse(["lang=es"]))
+    unmet = unmet_of("lang=es")
     good, bad = entries({"lang": "es"}), entries({"lang": "de"})
     assert [len(unmet.check("m.json", one)) for one in (bad, bad, good, good, bad)] == [1, 0, 0, 0, 1]
 

@@ -11,8 +11,8 @@ import pytest
 from dispatcher.api import Workspace
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import PREEMPTED, Ended
-from dispatcher.pod.claiming import inputs_at
 from dispatcher.pod.outcome import Policy, after
+from dispatcher.pod.participants.claims import inputs_at
 from dispatcher.pod.placements import CLAIM_UNSETS
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event

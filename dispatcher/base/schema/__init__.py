@@ -15,13 +15,14 @@ A field without a default is required; a key whose value is null is missing. Wha
 checked in the struct's `__post_init__`, which raises BadValueError.
 
 faults         a fault and its place; a value with several of them
-types          Value, and the reader of any type
-structs        Key, the keys of a struct, and the one reader of documents: all faults at once, unknown keys with the
-               nearest known one
+types          Value and Key; types in words
+reading        the reader of any type, the keys of a struct, and the one reader of documents: all faults at once, each
+               unknown key with the nearest known one
 kinds          values that entries, methods and hosts share: durations, amounts of memory, commands ...
-json_schema    the JSON schema of a struct, for editors
-tables         the rows of the tables in docs/
+json_schema    the JSON schema of a struct, for editors (schemas.py has one for each kind of file)
+tables         the tables in docs/
 
-To add a setting, add its field and the code that uses it. The pages' tables are written by
-`DISPATCHER_WRITE_GOLDEN=1 pytest tests/test_tables.py`; completion and the schema follow.
+To add a setting, add its field and the code that uses it. What pages say of it is written by
+`DISPATCHER_WRITE_GOLDEN=1 pytest tests/test_tables.py`; the schemas follow. A subclass may give a field another type or
+default and keep its Key. The dataclasses of jobs (runtime/places.py) have places instead of Keys, and the same readers.
 """

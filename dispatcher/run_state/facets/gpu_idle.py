@@ -1,4 +1,4 @@
-"""Attempts that leave their GPUs idle, in the journal. pod/gpu_idle.py writes it. Pure."""
+"""Attempts that leave their GPUs idle, in the journal. pod/participants/gpu_idle.py writes it. Pure."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@
 import uPlot from "./vendor/uPlot.esm.js";
 import { h, render } from "./dom.js";
 import { count, duration, number } from "./format.js";
+import { STEPS, TIMES, WHOLE } from "./ticks.js";
 
 const HEIGHT = 200;
 const COLOURS = 8;
@@ -14,11 +15,6 @@ const MOST_TOLD = 10;
 // A press of an arrow key moves the crosshair by this part of the axis.
 const KEY_STEP = 1 / 50;
 const FONT = "11px Inter, system-ui, sans-serif";
-const DECIMAL = [1, 2, 5];
-const WHOLE = Array.from({ length: 13 }, (_, power) => DECIMAL.map((one) => one * 10 ** power)).flat();
-// Between the ticks of values of any size: uPlot's own end at 10^32.
-const STEPS = Array.from({ length: 340 }, (_, place) => [1, 2, 2.5, 5].map((one) => Number(`${one}e${place - 32}`))).flat();
-const TIMES = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800, 1209600, 2592000];
 const charts = new Set();
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach((chart) => chart.rebuild()));

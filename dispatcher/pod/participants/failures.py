@@ -6,47 +6,41 @@ so. What a person has marked as failed does not count. breaker.py has `max_fails
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from dispatcher.base.messages import counted, first_names
+from dispatcher.pod.backlog import Backlog
+from dispatcher.pod.participant import Obstacle, Participant, Shared
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 
 
-class Failed(NamedTuple):
-    """A job that is failed. `is_mine`: this pod may claim it."""
+class Failures(Participant):
+    """Kept change by change."""
 
-    job: str
-    record: Record
-    is_mine: bool
-
-
-class Failures:
-    """Kept change by change. `limit` None: the pod goes on however many fail."""
-
-    def __init__(self, limit: int | None) -> None:
-        self._limit: Final = limit
+    def __init__(self, shared: Shared, backlog: Backlog) -> None:
+        # None: the pod goes on however many fail.
+        self._limit: Final = shared.options.max_fails
+        self._shared = shared
+        self._backlog = backlog
         # The attempt with which each job failed that is failed now.
         self._failed: dict[str, int] = {}
         self._since_start: dict[str, None] = {}
         self._has_begun = False
 
-    def __bool__(self) -> bool:
-        """Whether the pod stops for failures."""
-        return self._limit is not None
-
-    def begin(self, failed: Iterable[Failed]) -> None:
-        """All jobs that are failed; those that were so the first time have failed before the pod started."""
-        found = {one.job: one for one in failed}
-        for job in self._failed.keys() - found.keys():
-            self.note(job, None, is_mine=False)
-        for job, one in found.items():
-            self.note(job, one.record, is_mine=one.is_mine and self._has_begun)
+    def note_all(self) -> None:
+        """Those that are failed the first time have failed before the pod started."""
+        if self._limit is None:
+            return
+        records = self._shared.records
+        found = records.by_state().jobs([State.FAILED])
+        for job in self._failed.keys() - set(found):
+            self.note(job, None)
+        for job in found:
+            self.note(job, records[job])
         self._has_begun = True
 
-    def note(self, job: str, record: Record | None, *, is_mine: bool) -> None:
-        """The record of a job has changed. See Failed."""
-        if not self:
+    def note(self, job: str, record: Record | None) -> None:
+        if self._limit is None:
             return
         before = self._failed.get(job)
         if record is None or record.state is not State.FAILED or record.reason == BY_HAND:
@@ -57,12 +51,12 @@ class Failures:
                     self._since_start.pop(job, None)
         elif before != record.attempt:
             self._failed[job] = record.attempt
-            if is_mine:
+            if self._has_begun and self._backlog.queue.may_claim(job):
                 self._since_start[job] = None
 
-    def why_stop(self) -> str:
-        """Why this pod claims nothing more; empty when it does."""
+    def obstacle(self) -> Obstacle | None:
         if self._limit is None or len(self._since_start) < self._limit:
-            return ""
+            return None
         jobs = list(self._since_start)
-        return f"--max-fails {self._limit}: {counted(len(jobs), 'job')} failed ({first_names(jobs)})"
+        why = f"--max-fails {self._limit}: {counted(len(jobs), 'job')} failed ({first_names(jobs)})"
+        return Obstacle(why, drains=True)

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import Final
 
 from dispatcher.base.file_identity import Identity
+from dispatcher.pod.participant import Ending, Participant, Pass
 from dispatcher.run_state.store import Store
 
 # A script that saves the file truncates it first and writes it in pieces. A problem is reported only when it lasts.
 _SAVE_S: Final = 2.0
 
 
-class StatusProblem:
-    """`reported` is the problem that was reported last; empty when the file is in order."""
+class StatusProblem(Participant):
+    """The status file was edited, or cannot be read.
+
+    `reported` is the problem that was reported last; empty when the file is in order.
+    """
 
     def __init__(self, store: Store, log: Callable[[str], None]) -> None:
         self.reported = ""
@@ -23,7 +27,11 @@ class StatusProblem:
         self._file: tuple[str, Identity | None] | None = None
         self._since_s = 0.0
 
-    def due_in_s(self) -> float | None:
+    def has_news(self) -> bool:
+        identity = self._store.status_identity()
+        return identity not in (self._store.expected_projection, self._store.examined)
+
+    def due_in_s(self, *, claiming: bool = False) -> float | None:
         """Seconds until a problem is to be reported; None when there is none."""
         problem, now_s = self._store.problem, time.monotonic()
         if problem is None or problem == self.reported:
@@ -32,7 +40,16 @@ class StatusProblem:
             self._file, self._since_s = (problem, self._store.examined), now_s
         return max(0.0, self._since_s + _SAVE_S - now_s)
 
-    def report_when_due(self, *, at_once: bool = False) -> None:
+    def after(self, now: Pass) -> None:
+        self._report()
+
+    def finish(self, ending: Ending) -> None:
+        self._report(at_once=True)
+
+    def notes(self) -> list[str]:
+        return [self.reported] if self.reported else []
+
+    def _report(self, *, at_once: bool = False) -> None:
         problem = self._store.problem
         if problem is None:
             self.reported, self._file = "", None

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dispatcher.base import files
 from dispatcher.matrix.entry import Entry
-from dispatcher.pod.current_config import CurrentConfig
-from dispatcher.pod.reconciler import Reconciler
+from dispatcher.pod.backlog import Backlog
+from dispatcher.pod.participant import Shared
 from dispatcher.run_state.progress import Progress
 from dispatcher.run_state.stalls import Stalls, read_progress
 from dispatcher.run_state.states import Record, State
@@ -19,18 +19,18 @@ from dispatcher.workspace import Layout
 class StallWatch:
     """The attempts that a pod watches. What has been usual is learned from all jobs of the workspace that are done."""
 
-    def __init__(self, store: Store, config: CurrentConfig, reconciler: Reconciler) -> None:
-        self._store = store
-        self._config = config
-        self._layout = config.now.layout
-        self._reconciler = reconciler
-        self._stalls = Stalls(config.now.layout, config.now)
+    def __init__(self, shared: Shared, backlog: Backlog) -> None:
+        self._shared = shared
+        self._backlog = backlog
+        self._layout = shared.config.now.layout
+        self._stalls = Stalls(self._layout, shared.config.now)
 
     def stalled(self) -> dict[str, float | None]:
         """Each running attempt `job/attempt`, and for how many seconds it has stalled; None: it has not."""
-        running = self._reconciler.running()
-        self._stalls.config = self._config.now
-        found = self._stalls.find(_Running(self._store, self._layout, running, self._reconciler.entries()))
+        attempts, entries = self._shared.attempts, self._backlog.manifest.entries
+        running = {one.key.job_id: one.key.number for one in attempts if one.has_begun and one.ended is None}
+        self._stalls.config = self._shared.config.now
+        found = self._stalls.find(_Running(self._shared.store, self._layout, running, entries))
         return {f"{job}/{number}": found.get(job) for job, number in running.items()}
 
 

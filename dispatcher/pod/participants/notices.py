@@ -12,10 +12,9 @@ from dispatcher.notify.checks import refuse_unusable
 from dispatcher.notify.conditions import Conditions
 from dispatcher.notify.notifier import Notifier
 from dispatcher.notify_config import Notify
-from dispatcher.pod.current_config import CurrentConfig
-from dispatcher.pod.options import PodOptions
-from dispatcher.pod.reconciler import Reconciler
-from dispatcher.pod.stalled import StallWatch
+from dispatcher.pod.backlog import Backlog
+from dispatcher.pod.participant import Ending, Participant, Pass, Shared
+from dispatcher.pod.participants.stalled import StallWatch
 from dispatcher.run_state import liveness
 from dispatcher.run_state.facets.notices import Notice
 from dispatcher.run_state.liveness import PodInfo
@@ -28,96 +27,77 @@ _LOOK_S: Final = 0.2
 _SILENT_S: Final = 600.0
 
 
-class PodNotices:
+class Notices(Participant):
     """The part of one pod in telling people. One that looks once and ends leaves it to others: the journal has it all.
 
     Where `notify` is not configured this does nothing, but for taking back targets that were configured before.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        config: CurrentConfig,
-        options: PodOptions,
-        observer: Observer,
-        reconciler: Reconciler,
-        log: Callable[[str], None],
-    ) -> None:
-        self._store = store
-        self._config = config
-        self._options = options
-        self._observer = observer
-        self._reconciler = reconciler
-        self._log = log
+    def __init__(self, shared: Shared, backlog: Backlog) -> None:
+        self._shared = shared
+        self._config = shared.config
+        self._watched = StallWatch(shared, backlog)
         self._notifier: Notifier | None = None
         self._conditions: Conditions | None = None
         # The settings that the notifier goes by.
         self._followed: Notify | None = None
 
-    def check(self) -> None:
+    def prepare(self) -> None:
         """Raise ConfigError where this pod could not tell what it is to tell."""
         notify = self._config.now.notify
-        if notify is not None and not self._options.once:
+        if notify is not None and not self._shared.options.once:
             refuse_unusable(self._config.now.layout.config_file, notify)
 
     def begin(self) -> None:
         """Make known who is told what, from now on."""
         self._followed = notify = self._config.now.notify
-        layout = self._config.now.layout
-        if self._options.once or (notify is None and not self._store.fold.notices.targets):
+        shared, layout = self._shared, self._config.now.layout
+        if shared.options.once or (notify is None and not shared.store.fold.notices.targets):
             return
         self._conditions = Conditions(
             (notify or Notify(targets={})).nothing_running_after_s,
             lambda: liveness.read_pods(layout),
-            lambda info: is_dead(info, self._observer.is_alive, self._options.pod),
-            StallWatch(self._store, self._config, self._reconciler).stalled,
+            lambda info: is_dead(info, shared.observer.is_alive, shared.options.pod),
+            self._watched.stalled,
         )
-        self._notifier = Notifier(self._store, self._config.now, self._conditions, self._log)
+        self._notifier = Notifier(shared.store, self._config.now, self._conditions, shared.log)
         self._notifier.begin()
 
-    def _others_live(self) -> bool:
-        layout, me = self._config.now.layout, self._options.pod
-        others = (info for info in liveness.read_pods(layout) if info.pod != me and info.phase != "ended")
-        return any(map(self._observer.is_alive, others))
-
-    def step(self, *, poll_is_due: bool) -> None:
+    def after(self, now: Pass) -> None:
         """Do what is due; never waits."""
-        if self._config.now.notify != self._followed:
-            self._follow_config()
-        if self._notifier is not None:
-            self._notifier.step(poll_is_due=poll_is_due)
-
-    def _follow_config(self) -> None:
-        if self._notifier is None:
-            self.begin()
-            return
         notify = self._config.now.notify
-        self._notifier.follow(notify or Notify(targets={}))
-        self._followed = notify
+        if notify != self._followed and self._notifier is None:
+            self.begin()
+        elif notify != self._followed and self._notifier is not None:
+            self._notifier.follow(notify or Notify(targets={}))
+            self._followed = notify
+        if self._notifier is not None:
+            self._notifier.step(poll_is_due=now.poll_is_due)
 
-    def due_in_s(self) -> float | None:
+    def due_in_s(self, *, claiming: bool) -> float | None:
         return None if self._notifier is None else self._notifier.due_in_s()
 
     def wait_fds(self) -> list[int]:
         return [] if self._notifier is None else self._notifier.wait_fds()
 
-    def finish(self, goes_on: Callable[[], bool], *, gives_up: bool) -> None:
-        """At the end of the pod: tell what is left, for nobody may be there to do so later.
-
-        Waits for what is being sent, each within its deadline, as long as `goes_on()`. `gives_up`: the pod was to run
-        until nothing is left, and ends by itself.
-        """
+    def finish(self, ending: Ending) -> None:
+        """Tell what is left, as no pod may be there to do so later; wait for what is being sent, until its deadline."""
         notifier = self._notifier
         if notifier is None or self._conditions is None:
             return
-        if goes_on():
-            if gives_up and not self._others_live():
+        if ending.goes_on():
+            if ending.gives_up and not self._others_live():
                 self._conditions.nothing_will_run()
             notifier.step(poll_is_due=False, at_once=True)
-        while notifier.is_busy() and goes_on():
+        while notifier.is_busy() and ending.goes_on():
             notifier.wait(_LOOK_S)
             notifier.step(poll_is_due=False)
         notifier.give_up()
+
+    def _others_live(self) -> bool:
+        layout, me = self._config.now.layout, self._shared.options.pod
+        others = (info for info in liveness.read_pods(layout) if info.pod != me and info.phase != "ended")
+        return any(map(self._shared.observer.is_alive, others))
 
 
 def tell_once(store: Store, config: Config, stalled: Callable[[], Mapping[str, float | None]]) -> list[Notice]:

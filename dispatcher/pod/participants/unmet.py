@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from dispatcher.base.values import text_of
 from dispatcher.errors import nearest
-from dispatcher.matrix.condition import Condition, Where
+from dispatcher.matrix.condition import Condition
 from dispatcher.matrix.entry import Entry
+from dispatcher.pod.backlog import Backlog
+from dispatcher.pod.participant import Participant, Shared
 
 # Of more different values than these none is suggested.
 _MOST_VALUES: Final = 1_000
 
 
-class UnmetOptions:
+class UnmetOptions(Participant):
     """`warnings` are about --methods and --where, as far as they match no job of the manifest that was read last."""
 
-    def __init__(self, methods: Collection[str], where: Where) -> None:
+    def __init__(self, shared: Shared, backlog: Backlog) -> None:
         self.warnings: list[str] = []
-        self._methods = methods
-        self._where = where
+        self._methods = shared.options.methods
+        self._where = shared.options.where
+        self._log = shared.log
+        self._backlog = backlog
+        self._has_opened = False
+
+    def opening_lines(self) -> list[str]:
+        return self.warnings
+
+    def follow_entries(self, *, is_new: bool) -> None:
+        """The first line of a pod comes before its warnings, which are among its `opening_lines`."""
+        manifest = self._backlog.manifest
+        news = self.check(manifest.name, manifest.entries) if is_new else []
+        for warning in news if self._has_opened else ():
+            self._log(warning)
+        self._has_opened = True
 
     def check(self, manifest: str, entries: Mapping[str, Entry]) -> list[str]:
         """Look at the entries of a new manifest of this name; returns the warnings that the one before did not get."""

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 
+from dispatcher.pod.participant import Participant, Pass
 from dispatcher.run_state.store import Store
 
 
-class Saver:
-    """Saves what a store has read of its journal, in a thread, one at a time."""
+class Saver(Participant):
+    """Saves what a store has read of its journal, in a thread, one at a time; a new generation has fewer lines."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._thread: threading.Thread | None = None
+
+    def after(self, now: Pass) -> None:
+        if now.poll_is_due:
+            self._store.rotate_if_worthwhile()
+            self.save_if_worthwhile()
 
     def save_if_worthwhile(self) -> None:
         if self._thread is not None and self._thread.is_alive():

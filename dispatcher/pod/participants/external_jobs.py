@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from dispatcher.config import Config
 from dispatcher.errors import StorageError
+from dispatcher.pod.participant import Obstacle, Participant, Pass, Shared
 from dispatcher.run_state.adoption import ignored_file_text
 from dispatcher.run_state.external import external_gpus, runs_externally
 from dispatcher.run_state.states import Record
 
 
-class ExternalJobs:
-    """`jobs` are running externally. `manifests` are those beside which a lab's own status file may be."""
+class ExternalJobs(Participant):
+    """Its jobs are running externally."""
 
-    def __init__(
-        self, config: Config, manifests: Iterable[Path], log: Callable[[str], None], *, anyway: bool = False
-    ) -> None:
-        self.jobs: set[str] = set()
+    def __init__(self, shared: Shared) -> None:
+        config, options = shared.config.now, shared.options
+        self._jobs: set[str] = set()
         self._config = config
-        self._manifests = tuple(manifests)
-        self._log = log
-        self._anyway = anyway
+        # Those beside which a lab's own status file may be.
+        self._manifests = (config.matrix, options.matrix or config.matrix)
+        self._log = shared.log
+        self._anyway = options.anyway
+        self._shared = shared
         # Of a claim that was seen in the status file, and of a status file that no dispatcher reads.
         self._claimed = ""
         self._ignored = ""
@@ -30,14 +30,9 @@ class ExternalJobs:
         self._known: set[str] = set()
         self._has_begun = False
 
-    @property
-    def problem(self) -> str:
-        """Why this pod claims nothing; empty while it claims."""
-        return self._claimed or self._ignored
-
-    def check_ignored_files(self) -> None:
+    def look(self, now: Pass) -> None:
         """Find out whether a script writes a status file that no dispatcher reads, and so claims the same jobs."""
-        if self._anyway:
+        if self._anyway or not now.claiming:
             return
         try:
             found = ignored_file_text(self._config.layout, self._manifests)
@@ -48,32 +43,43 @@ class ExternalJobs:
             self._log(f"warning: nothing is claimed: {found}" if found else "claiming again: that file is gone")
         self._ignored = found
 
-    def update_all(self, records: Mapping[str, Record]) -> None:
-        """Read all records. Jobs that are external the first time were adopted."""
+    def may_claim(self) -> bool:
+        return not (self._claimed or self._ignored)
+
+    def obstacle(self) -> Obstacle | None:
+        problem = self._claimed or self._ignored
+        return Obstacle(problem, is_final=True) if problem else None
+
+    def notes(self) -> list[str]:
+        return [problem] if (problem := self._claimed or self._ignored) else []
+
+    def note_all(self) -> None:
+        """Jobs that are external the first time were adopted."""
+        records = self._shared.records
         if self._has_begun:
-            self.jobs &= records.keys()
+            self._jobs &= records.keys()
             for job, record in records.items():
-                self.update(job, record)
+                self.note(job, record)
             return
         self._has_begun = True
-        self.jobs = {job for job, record in records.items() if runs_externally(record)}
+        self._jobs = {job for job, record in records.items() if runs_externally(record)}
         self._known = {job for job, record in records.items() if record.external}
 
-    def update(self, job: str, record: Record | None) -> None:
-        """Update for a record that has changed."""
+    def note(self, job: str, record: Record | None) -> None:
         if record is not None and runs_externally(record):
-            self.jobs.add(job)
+            self._jobs.add(job)
         else:
-            self.jobs.discard(job)
+            self._jobs.discard(job)
         if record is None or not record.external:
             self._known.discard(job)
         elif job not in self._known:
             self._known.add(job)
             self._stop_claiming(job, record)
 
-    def gpus(self, records: Mapping[str, Record]) -> dict[str, str]:
-        """The GPUs of this host that external jobs use, by their scopes, each with the reason."""
-        return external_gpus((job, records[job]) for job in self.jobs)
+    def held(self) -> Mapping[str, str]:
+        """The GPUs of this host that external jobs use."""
+        records = self._shared.records
+        return external_gpus((job, records[job]) for job in self._jobs)
 
     def _stop_claiming(self, job: str, record: Record) -> None:
         """Stop claiming unless there is a shared lock: without one, a job could be started twice."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from dispatcher.base.programs import Finished
 from dispatcher.errors import CodeError, OutletError, StorageError
@@ -16,12 +16,13 @@ from dispatcher.outlets.code import copies
 from dispatcher.outlets.code.command import copy_words, read_snapshot
 from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.remote.programs import Program
+from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.needed_copies import NEW, NeededCopies
+from dispatcher.pod.participant import Participant, Pass, Shared
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import Record, State
 from dispatcher.run_state.store import Transaction
-from dispatcher.workspace import Layout
 
 # git may have to run filters.
 _LIMIT_S: Final = 900.0
@@ -31,17 +32,20 @@ _BATCH: Final = 1_000
 _OUT_OF_TIME: Final = "took longer than 15 minutes"
 
 
-class CodeCopies:
+class CodeCopies(Participant):
     """The copies of the code for one pod. `there` are the names of those that can be run.
 
     `problems` are why others cannot be had, by name; NEW: why none can be taken.
     """
 
-    def __init__(self, layout: Layout, log: Callable[[str], None]) -> None:
+    def __init__(self, shared: Shared, backlog: Backlog) -> None:
         self.there: set[str] = set()
         self.problems: dict[str, str] = {}
-        self._layout = layout
-        self._log = log
+        self._shared = shared
+        self._layout = shared.config.now.layout
+        self._backlog = backlog
+        if shared.options.addition is not None and shared.options.addition.code:
+            self.there.add(shared.options.addition.code)
         # By the copy that each makes: at most one takes a copy, and one extracts another, which needs no git.
         self._programs: dict[str, Program] = {}
         # The jobs for which a copy is taken, with the `rev` that they had then.
@@ -52,23 +56,29 @@ class CodeCopies:
         self._written: list[str] = []
         self._not_before_s: dict[str, float] = {}
 
-    @property
+    def act(self, now: Pass) -> None:
+        """Take in what was made, and begin what is lacked next; never waits."""
+        if not now.claiming:
+            return
+        queue = self._backlog.queue
+        found = self._take_in()
+        for name in self.problems.keys() - set(queue.needed_copies.names):
+            del self.problems[name]
+        found = found or self._begin(queue.needed_copies, self._shared.records)
+        if found:
+            queue.note_copy(found)
+
     def has_news(self) -> bool:
         """Whether jobs get a copy that is not in the journal yet."""
         return bool(self._news)
 
-    @property
+    def has_more(self) -> bool:
+        return self.has_news()
+
     def is_busy(self) -> bool:
-        return bool(self._programs) or self.has_news
+        return bool(self._programs) or self.has_news()
 
-    def work(self, needed: NeededCopies, records: Mapping[str, Record]) -> str:
-        """Take in what was made, and begin what is lacked next; never waits. The copy that is there now, else empty."""
-        found = self._take_in()
-        for name in self.problems.keys() - set(needed.names):
-            del self.problems[name]
-        return found or self._begin(needed, records)
-
-    def record(self, tx: Transaction) -> None:
+    def record(self, now: Pass, tx: Transaction) -> None:
         """Record the copy that was taken in the records of jobs that no one has queued again meanwhile."""
         self._written = list(itertools.islice(self._news, _BATCH))
         for job in self._written:
@@ -76,15 +86,20 @@ class CodeCopies:
             if record is not None and record.state is State.QUEUED and record.rev == self._news[job]:
                 tx.change(job, Event.CODE_KEPT, Change(snapshot=self._taken))
 
-    def commit(self) -> None:
-        """The transaction has succeeded."""
+    def commit(self, tx: Transaction) -> None:
         for job in self._written:
             del self._news[job]
         self._written = []
 
     def roll_back(self) -> None:
-        """The transaction has failed."""
         self._written = []
+
+    def facts(self) -> dict[str, Any]:
+        # A dry run takes no copies: its jobs are as ready as a start would make them.
+        return {} if self._shared.is_dry else {"wants_copy": self._backlog.wants_copy, "copies": self.there}
+
+    def offered(self) -> dict[str, Any]:
+        return {"code_problems": self.problems}
 
     def use(self, name: str) -> CodeSnapshot:
         """The copy for an attempt that starts. Raises CodeError, and StorageError where its directory is gone."""
@@ -104,9 +119,10 @@ class CodeCopies:
     def wait_fds(self) -> list[int]:
         return [fd for program in self._programs.values() for fd in program.wait_fds()]
 
-    def due_in_s(self) -> float | None:
-        """Seconds until `work` has something to do although no descriptor is readable; None when never."""
-        if self.has_news:
+    def due_in_s(self, *, claiming: bool) -> float | None:
+        if not claiming:
+            return None
+        if self.has_news():
             return 0.0
         now_s = time.monotonic()
         waits = [
@@ -178,6 +194,6 @@ class CodeCopies:
 
     def _fail(self, name: str, why: str) -> None:
         if self.problems.get(name) != why:
-            self._log(f"warning: jobs wait for a copy of the code (snapshot): {why}")
+            self._shared.log(f"warning: jobs wait for a copy of the code (snapshot): {why}")
         self.problems[name] = why
         self._not_before_s[name] = time.monotonic() + _TRY_AGAIN_S

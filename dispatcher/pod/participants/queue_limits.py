@@ -10,37 +10,36 @@ import msgspec
 from dispatcher.base.messages import first_names
 from dispatcher.base.times import parse_time
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.base import Key
-from dispatcher.pod.current_config import CurrentConfig
+from dispatcher.outlets.base import QUEUE_LIMIT, Key
+from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.offers import Offer, offers_of_others, request_of
+from dispatcher.pod.participant import Participant, Pass, Shared
 from dispatcher.pod.placing import home_of
 from dispatcher.pod.running_attempts import RunningAttempt
-from dispatcher.run_state.observer import Observer
 from dispatcher.run_state.states import Record
 
 
-class QueueLimits:
-    """Finds them; `own_offer()` is what this pod takes, `free()` are its outlets that have room now."""
+class QueueLimits(Participant):
+    """Withdraws them when the poll is due."""
 
-    def __init__(
-        self,
-        config: CurrentConfig,
-        me: str,
-        observer: Observer,
-        own_offer: Callable[[], Offer],
-        free: Callable[[], Iterable[str]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._config = config
-        self._me = me
-        self._observer = observer
-        self._own_offer = own_offer
-        self._free = free
+    def __init__(self, shared: Shared, backlog: Backlog, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shared = shared
+        self._config = shared.config
+        self._backlog = backlog
         self._clock = clock
         # For how long attempts had waited when they were first asked about, and when that was.
         self._waited: dict[Key, tuple[float, float]] = {}
         # What is over its limit and stays where it is, by outlet.
         self._staying: dict[str, list[str]] = {}
+
+    def act(self, now: Pass) -> None:
+        if not now.poll_is_due:
+            return
+        attempts, entries = self._shared.attempts, self._backlog.manifest.entries
+        for attempt in self.over(attempts, entries, self._shared.records, time.time()):
+            job, number = attempt.key.job_id, attempt.key.number
+            self._shared.log(f"{job} (attempt {number}) waits too long in the queue of {attempt.outlet}: withdrawn")
+            attempts.stop([attempt], QUEUE_LIMIT)
 
     def over(
         self,
@@ -97,9 +96,10 @@ class QueueLimits:
 
     def _offers(self) -> list[Offer]:
         """What the live pods take; of this one only the outlets with room."""
-        mine, free = self._own_offer(), set(self._free())
-        outlets = {name: outlet for name, outlet in mine.outlets.items() if name in free}
-        others = offers_of_others(self._config.now.layout, self._me, self._observer.pod_is_alive)
+        mine, own = self._backlog.offer(), self._shared.outlets
+        outlets = {name: outlet for name, outlet in mine.outlets.items() if not own[name].capacity.is_full}
+        me, is_alive = self._shared.options.pod, self._shared.observer.pod_is_alive
+        others = offers_of_others(self._config.now.layout, me, is_alive)
         return [msgspec.structs.replace(mine, outlets=outlets), *(offer for _, offer in others)]
 
     def _can_move(self, entry: Entry, record: Record, outlet: str, offers: Iterable[Offer]) -> bool:

@@ -411,7 +411,7 @@ class Workspace:
         return notice_rows(self.store.fold.notices, self.readable_config.notify, time.time())
 
     def clear_notices(self) -> list[int]:
-        """Dismiss notices that failed for good, and those of which nobody knows whether they arrived; their numbers."""
+        """Dismiss notices that failed for good, and those that may not have arrived; their numbers."""
         from dispatcher.query import applying
 
         with self.transaction() as tx:

@@ -99,8 +99,8 @@ def cancel(asked: ChangeOptions, force: bool) -> int:
     """Give jobs up, and stop those that run.
 
     Their state becomes abandoned. Select them by ids, globs, --state and --where. A glob or --where alone selects all
-    jobs that are not done. What runs is told to end (TERM) and killed after `kill_grace`; --force kills it at once,
-    also when it was told before.
+    jobs that are not done. What runs gets TERM, and KILL after `kill_grace`; --force kills it at once, also when
+    it got TERM before.
     """
     return _request(State.ABANDONED, "cancel", asked, force=force)
 

@@ -33,7 +33,7 @@ _FOLLOWED_LINES: Final = 10
 
 
 class _Which(msgspec.Struct, frozen=True, kw_only=True):
-    """Which log of a job; None: not said."""
+    """Which log of a job; None: not given."""
 
     attempt: int | None = None
     rank: int | None = None
@@ -112,7 +112,7 @@ def logs(
 
 
 def _unended(snapshot: Snapshot, chosen: Sequence[str], named: Sequence[str]) -> list[str]:
-    """The jobs to follow: of those that no one named exactly, only the ones that are not over."""
+    """The jobs to follow: those that were named exactly, and of the others those that are not over."""
     left_out = {job for job in chosen if snapshot.records[job].state in ENDED and job not in named}
     if left_out:
         note(f"{counted(len(left_out), 'job has', 'jobs have')} ended: not followed")

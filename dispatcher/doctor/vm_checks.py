@@ -1,4 +1,4 @@
-"""The checks of TPU VMs: whether gcloud can be asked, what stands and costs money, and what could not be created."""
+"""The checks of TPU VMs: whether gcloud can be asked, what exists and costs money, and what could not be created."""
 
 from __future__ import annotations
 

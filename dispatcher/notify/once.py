@@ -25,7 +25,7 @@ _LONGEST_WAIT_S: Final = 60.0
 
 
 def settings_of(config: Config) -> Notify:
-    """Who is told what. Raises UsageError when nobody is."""
+    """The targets and their events. Raises UsageError when there are none."""
     if config.notify is None:
         raise UsageError(f"{config.layout.config_file} has no notify: docs/notify.md shows what to write")
     return config.notify
@@ -77,7 +77,7 @@ def _tested(config: Config, target: Target) -> Outcome:
 
 
 def _silence_s(store: Store) -> float:
-    """For how long the journal has said nothing."""
+    """How long ago the journal's last line was written."""
     try:
         written_s = os.stat(store.layout.journal(store.generation or 0)).st_mtime
     except OSError:

@@ -71,7 +71,7 @@ class SendingProcess:
             return Outcome(DOUBTFUL, f"no answer within {self._limit_s:g} s")
         if finished.killed_because:
             return Outcome(FAILED, f"not reached within {self._limit_s:g} s")
-        why = f"the process that sent it ended with {finished.exit_code} and said nothing"
+        why = f"the process that sent it ended with {finished.exit_code} without a report"
         return Outcome(DOUBTFUL if has_begun else FAILED, why)
 
 

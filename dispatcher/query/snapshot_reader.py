@@ -318,7 +318,7 @@ def _untold(fold: Fold) -> tuple[str, ...]:
 
 
 def _idle_gpus(fold: Fold, pods: Iterable[PodStatus], now_s: float) -> dict[str, float]:
-    """Jobs whose GPUs are idle, and for how many seconds; those of dead pods, which nobody looks at, are left out."""
+    """Jobs whose GPUs are idle, and for how many seconds; those of dead pods are left out."""
     alive = {pod.info.pod: pod.clock_ahead_s for pod in pods if pod.is_alive} if fold.gpu_idle else {}
     found = {}
     for job in fold.gpu_idle:

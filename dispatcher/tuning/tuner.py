@@ -136,9 +136,7 @@ class Tuner:
             study = self._store.fold.studies.get(name)
             if study is None or identity(study.settings) != identity(wanted) or study.stopped_by:
                 if _head_of(study) != _head_of(plan.seen):
-                    raise StateError(
-                        f"{name}: somebody has changed or stopped the study at the same moment; start again"
-                    )
+                    raise StateError(f"{name}: the study was changed or stopped at the same moment; start again")
                 tx.note(StudySet(study=name, version=plan.version, settings=wanted))
         self._version = self._study().version
 

@@ -59,7 +59,7 @@ class Usage(msgspec.Struct, kw_only=True):
     accounted_since_s: older history is gone; None: nothing is missing. slots_since_s: before that, the journal does not
     say which pods ran; None: it always does.
     idle_gpus: GPU-hours of attempts whose GPUs were all at 0 %, as far as the journal says.
-    unknown_ends: attempts whose end nobody knows. is_filtered: only some jobs count, so nothing is known of idle slots.
+    unknown_ends: attempts with an unknown end. is_filtered: only some jobs count, so nothing is known of idle slots.
     """
 
     since_s: float
@@ -238,7 +238,7 @@ class Ledger:
 
 
 def _end_s(attempt: Attempt, stay: PodRun | None) -> float | None:
-    """When an attempt ended. One of which nobody knows that still ran when its pod was last heard of."""
+    """When an attempt ended; of an unknown end, the last heartbeat of its pod."""
     if attempt.ended_s is None or attempt.kind is not SlotUse.UNKNOWN_END or stay is None:
         return None if attempt.ended_s is None else attempt.ended_s - _ahead_s(stay)
     watched_until_s = stay.ended_s if attempt.noticed_s is None else min(stay.ended_s, attempt.noticed_s)

@@ -159,7 +159,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 class Notices(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `since`: from when on a topic is told. `incidents`: those that are not over, and since when.
 
-    `sent` are the notices that are known, oldest first. `is_known`: a dispatcher has said who is told, maybe nobody.
+    `sent` are the notices that are known, oldest first. `is_known`: a dispatcher has recorded the targets, maybe none.
     """
 
     is_known: bool = False

@@ -41,7 +41,7 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
     notices that name it. If the manifest differs from what the job ran with, both are shown.
     """
     from dispatcher.cli.notify import print_notices
-    from dispatcher.query.job_columns import job_row
+    from dispatcher.query.job_columns import job_row, why_it_waits
     from dispatcher.query.notices import rows_that_name
     from dispatcher.query.provenance import provenance_facts
     from dispatcher.query.selection import select
@@ -63,9 +63,9 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
                 "record": snapshot.records[job].fields(),
                 "entry": listed.document() if listed else None,
                 "ran_with": ran.document() if ran else None,
-                "changes": _changes(snapshot, job),
+                "changes": snapshot.differences(job),
                 "attempts": attempts,
-                "why": _why(snapshot, job),
+                "why": why_it_waits(snapshot, job),
                 "notices": told,
                 "lost_result": snapshot.lost_result(job) or None,
                 "refused_edits": [refusal for refusal in snapshot.refusals if refusal.job == job],
@@ -79,7 +79,7 @@ def show(job: str, code: bool, attempt: int | None, utc: bool, as_json: bool) ->
         click.echo()
         print_text(f"parameters {_source(snapshot, job)}")
         print_facts({f"  {key}": value for key, value in entry.document().items() if key not in _FACTS})
-    rows = _changes(snapshot, job)
+    rows = snapshot.differences(job)
     if rows:
         click.echo()
         print_rows(rows, "plain", ("key", "ran_with", "manifest"))
@@ -150,14 +150,6 @@ def _reason(snapshot: Snapshot, job: str, row: Mapping[str, Any]) -> str:
     return row["reason"] or f"exit {row['exit_code']}"
 
 
-def _changes(snapshot: Snapshot, job: str) -> list[dict[str, Any]]:
-    """The keys in which the last attempt differs from the manifest."""
-    from dispatcher.query.ran import differences
-
-    listed, ran = snapshot.entries.get(job), snapshot.last_ran(job)
-    return differences(ran, listed) if ran is not None and listed is not None else []
-
-
 def _source(snapshot: Snapshot, job: str) -> str:
     """The source of the values that are shown."""
     from dispatcher.query.ran import is_unknown, last_counts
@@ -171,7 +163,7 @@ def _source(snapshot: Snapshot, job: str) -> str:
         return f"(from the manifest: attempt {record.attempt} has no entry.json, so it is unknown what it ran with)"
     if job not in snapshot.entries:
         return f"(what attempt {record.attempt} ran with: the job is in no manifest)"
-    if snapshot.entry(job) is snapshot.entries[job] and _changes(snapshot, job):
+    if snapshot.entry(job) is snapshot.entries[job] and snapshot.differences(job):
         return "(from the manifest: the next attempt will run with these values)"
     return f"(what attempt {record.attempt} ran with)"
 
@@ -180,7 +172,7 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
     from dispatcher.query.attempts import run_facts
     from dispatcher.query.external import external_text
     from dispatcher.query.inputs import newer_text
-    from dispatcher.query.job_columns import job_row
+    from dispatcher.query.job_columns import job_row, why_it_waits
     from dispatcher.run_state.progress import progress_text
 
     row = job_row(snapshot, job)
@@ -194,7 +186,7 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
         facts["rev"] = "no dispatcher has queued it yet"
     if job in snapshot.external:
         facts["external"] = external_text(job, snapshot.records[job], snapshot.external[job])
-    facts["why it waits"] = _why(snapshot, job)
+    facts["why it waits"] = why_it_waits(snapshot, job)
     if job in snapshot.newer_inputs:
         facts["newer inputs"] = f"{newer_text(snapshot.newer_inputs[job])}, done again since this job began"
     facts["progress"] = progress_text(snapshot.progress.get(job)) or None
@@ -214,10 +206,3 @@ def _facts(snapshot: Snapshot, job: str, attempts: Sequence[Mapping[str, Any]]) 
         if refusal.job == job:
             facts["refused edit"] = f"{refusal.why} (written: {refusal.line})"
     return facts
-
-
-def _why(snapshot: Snapshot, job: str) -> str | None:
-    from dispatcher.query.waiting import reasons
-    from dispatcher.run_state.states import State
-
-    return reasons(snapshot).why(job).text if snapshot.records[job].state is State.QUEUED else None

@@ -191,6 +191,11 @@ def _jobs(snapshot: Snapshot, unfiltered: Snapshot | None) -> Iterator[Job]:
     return (Job(snapshot, job, waiting) for job in snapshot.records)
 
 
+def why_it_waits(snapshot: Snapshot, job: str) -> str | None:
+    """What a queued job waits for."""
+    return reasons(snapshot).why(job).text if snapshot.records[job].state is State.QUEUED else None
+
+
 def text_of_job(it: Job) -> JobRow:
     """One job as text for people, by heading."""
     return {heading: text(it) for heading, text in _TEXTS}

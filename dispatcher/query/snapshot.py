@@ -21,7 +21,7 @@ from dispatcher.pod.offers import Offer
 from dispatcher.pod.placing import stays
 from dispatcher.pod.waiting import UNKNOWN_JOB, as_written, no_copy, no_fault, no_limit
 from dispatcher.query.inputs import Newer, find_newer
-from dispatcher.query.ran import LAST_COUNTS, RanWith, last_counts, may_differ
+from dispatcher.query.ran import LAST_COUNTS, RanWith, differences, last_counts, may_differ
 from dispatcher.run_state.external import Presence
 from dispatcher.run_state.facets.pauses import Pause
 from dispatcher.run_state.facets.refusals import Refusal
@@ -216,6 +216,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.ran is None or not may_differ(record):
             return False
         return self.ran.differs(job, record, self.entries.get(job))
+
+    def differences(self, job: str) -> list[dict[str, Any]]:
+        """One row per key in which what the job's last attempt ran with differs from the manifest (ran.py)."""
+        ran, listed = self.last_ran(job), self.entries.get(job)
+        return differences(ran, listed) if ran is not None and listed is not None else []
 
     def value(self, job: str, key: str) -> Any:
         """The value of `key` in the job's entry, otherwise in its record; None when neither has it."""

@@ -15,7 +15,7 @@ from dispatcher.matrix.entry import OWNER
 from dispatcher.query.job_columns import Job, JobRow, page_columns, page_row
 from dispatcher.query.pods import gpu_uses
 from dispatcher.query.provenance import provenance_facts
-from dispatcher.query.ran import differences, is_unknown, last_counts
+from dispatcher.query.ran import is_unknown, last_counts
 from dispatcher.query.snapshot import Snapshot
 from dispatcher.query.sorting import sorted_places
 from dispatcher.query.waiting import reasons
@@ -121,7 +121,7 @@ def one(board: Board, job: str) -> dict[str, Any]:
     """Everything about one job: record, attempts, parameters as run, provenance, needs, error."""
     snapshot = board.snapshot
     record = snapshot.records[job]
-    listed_entry, ran = snapshot.entries.get(job), snapshot.last_ran(job)
+    ran = snapshot.last_ran(job)
     entry = snapshot.entry(job)
     attempts = board.reader.attempts(job)[-_ATTEMPTS:]
     for attempt in attempts:
@@ -141,7 +141,7 @@ def one(board: Board, job: str) -> dict[str, Any]:
         "params": None if entry is None else {k: v for k, v in entry.document().items() if k not in ("job_id", OWNER)},
         "params_as": "ran" if ran is not None and entry is not None and last_counts(record) else "manifest",
         "params_unknown": is_unknown(record) and not last_counts(record),
-        "changes": differences(ran, listed_entry) if ran is not None and listed_entry is not None else [],
+        "changes": snapshot.differences(job),
         "attempts": attempts,
         "needs": [{"job": need, "state": _state(snapshot, need)} for need in needs],
         "result": _result(board, snapshot, job),

@@ -26,7 +26,9 @@ from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.facets.pauses import Paused
 from dispatcher.run_state.states import State
+from dispatcher.web.states import state_files
 
+MADE = state_files()
 STATIC = Path(__file__).parents[2] / "dispatcher" / "web" / "static"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'"
@@ -90,8 +92,9 @@ def _serve_file(route: Any) -> None:
         route.fulfill(
             content_type="text/html", body="<!doctype html><title>empty</title><body></body>", headers=headers
         )
-    elif path.is_file():
-        route.fulfill(content_type=TYPES[path.suffix], body=path.read_bytes(), headers=headers)
+    elif name in MADE or path.is_file():
+        body = MADE.get(name) or path.read_bytes()
+        route.fulfill(content_type=TYPES[path.suffix], body=body, headers=headers)
     else:
         route.fulfill(status=404)
 

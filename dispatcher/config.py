@@ -356,7 +356,7 @@ def load_config(layout: Layout, hosts_file: Path | None = None) -> Config:
 
 
 def load_readable(layout: Layout, hosts_file: Path | None, warn: Callable[[str], object]) -> Config:
-    """As `load_config`, for what does not depend on all of it: faults are told to `warn`, and count as not set."""
+    """As `load_config`, for what does not depend on all of it: `warn` gets the faults, which count as not set."""
 
     def tell(text: str) -> None:
         warn(f"what is faulty in the configuration counts as not set: {text}")

@@ -14,7 +14,7 @@ from typing import Final
 from dispatcher.base.terminal import clip, clip_middle, indented, one_line, width_of
 
 GAP: Final = "  "
-# Names and paths, which are told apart by both ends.
+# Names and paths, which differ at both ends.
 _IDS: Final = frozenset({"job", "job_id", "which", "pod", "host", "directory"})
 _STATES: Final = frozenset({"state", "claimed"})
 # Sentences, which say little in a few letters.

@@ -131,7 +131,7 @@ def _add_and_hand_over(
     except IdsTakenError:
         return None
     except StorageError as error:
-        # A caller that is told that a submission failed repeats it, so it must not have happened.
+        # A caller repeats a submission that failed, so it must not have happened.
         if added or not submission.was_added():
             raise
         note(str(error))

@@ -191,7 +191,7 @@ class Notifier:
     def _silent(self, now_s: float) -> list[Notice]:
         """The notices whose senders are gone; also those of this process that it does not send.
 
-        Of a transaction that failed nobody knows whether its claims are in the journal.
+        After a transaction that failed, its claims may be in the journal or not.
         """
         me = sender()
         return [
@@ -240,7 +240,7 @@ def sender() -> str:
 
 
 def sender_is_gone(notice: Notice, now_s: float) -> bool:
-    """Whether nobody will say any more how it went: certain on the sender's host, elsewhere by the time."""
+    """Whether its outcome will never be reported: certain on the sender's host, elsewhere by the time."""
     where, pid, ticks = notice.sender.rsplit(" ", 2) if notice.sender.count(" ") >= 2 else ("", "", "")
     if where == host.here() and pid.isdigit() and ticks.isdigit():
         return host.is_gone(int(pid), int(ticks))

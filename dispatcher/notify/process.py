@@ -1,7 +1,7 @@
 """Sends a notice in a process of its own, with a deadline. The process that asks for it never waits.
 
 The child gets everything on stdin, so `ps` shows nothing. It says `begun` when it begins what may deliver the notice,
-and how it ended as one line of JSON. From `begun` on, whoever kills it, or finds it gone, does not know.
+and how it ended as one line of JSON. If it is killed or gone after `begun`, the outcome is unknown.
 """
 
 from __future__ import annotations

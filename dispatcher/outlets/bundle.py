@@ -200,7 +200,7 @@ def _bootstrap(assigned: Assignment, site: Site) -> bytes:
 
 
 def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
-    """What the node tells, unless the pod knows it or no one wants to."""
+    """What the node reports, unless the pod knows it or it is not wanted."""
     if site.host is not None or not config.provenance:
         return None
     return Facts(
@@ -212,7 +212,7 @@ def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
 
 
 def _watch(config: Config, assigned: Assignment, site: Site) -> GpuWatch | None:
-    """How the node watches the GPUs of the attempt, unless the pod does or no one wants to."""
+    """How the node watches the GPUs of the attempt, unless the pod does or it is not wanted."""
     interval_s = node_interval_s(config.gpu_idle_of(assigned.entry.method))
     if site.host is not None or not site.gpus or interval_s is None:
         return None

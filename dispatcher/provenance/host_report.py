@@ -30,7 +30,7 @@ INFO = re.compile(r"(.+?)-([^-]+?)(?:-py[0-9.]+)?\.(?:dist-info|egg-info)")
 
 def interpreter(no_user_site: str) -> Data:
     """The version and path of this Python, the directories of its packages, and a line for each of these."""
-    # A venv is known by its file: with -S nobody has looked for that.
+    # A venv is known by its file: with -S it was not looked for.
     prefix, base = os.path.dirname(os.path.dirname(sys.executable)), sys.base_prefix
     settings = os.path.join(prefix, "pyvenv.cfg")
     prefixes, has_user_site = [base], not no_user_site

@@ -28,7 +28,7 @@ _HOUR_S: Final = 3600.0
 # The rate is that of the shortest window in which so many jobs were done.
 _WINDOWS_S: Final = (_HOUR_S, 6 * _HOUR_S, 24 * _HOUR_S)
 _ENOUGH: Final = 10
-# Of less time nobody can tell how many jobs an hour would have, unless very many were done.
+# Less time does not show how many jobs an hour would have, unless very many were done.
 _SHORTEST_S: Final = 300.0
 # How many jobs, those that were done last, are looked at.
 _LATEST: Final = 1_000

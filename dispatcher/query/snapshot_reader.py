@@ -163,7 +163,7 @@ class SnapshotReader:
             "ended_at": status.get("ended_at") or known.get("finished_at"),
             "exit_code": status.get("exit_code", known.get("exit_code")),
             "event": known.get("event"),
-            # What was recorded counts: one that was told to stop and has proved that it is complete is done.
+            # What was recorded counts: one that was stopped and has proved that it is complete is done.
             "reason": (known if known.get("event") else status).get("reason") or None,
             "error": known.get("error"),
             "claimed_by": _first_line(attempts.read_small(paths.claimant)),

@@ -213,7 +213,7 @@ class Tuner:
     def _value_of(self, one: TrialState) -> TrialMeasured:
         """The objective in the `result.json` of the trial's last attempt."""
         path = self._workspace.layout.attempt(one.job, one.attempt).result
-        # Somebody may have removed the directory of the attempt.
+        # The directory of the attempt may have been removed.
         with contextlib.suppress(OSError):
             if mount_of(path.parent).is_network:
                 files.refresh_names(path.parent)

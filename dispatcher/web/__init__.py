@@ -4,8 +4,8 @@
                                             \\-> files      some threads; logs and metrics
                                             \\-> changer    one thread; changes, with a store of its own
 
-The board (board.py) is the one reader for all viewers. While somebody looks, it reads every two seconds what was
-appended to the journal and what else has changed, takes no lock and writes nothing; what nobody asks for is not read.
+The board (board.py) is the one reader for all viewers. While a page is open, it reads every two seconds what was
+appended to the journal and what else has changed, takes no lock and writes nothing; what no request needs is not read.
 Each time that something was different it has a new version, and keeps which jobs and which parts of the first screen
 changed. `GET /api/changes?since=` compares two numbers when nothing has.
 

@@ -147,7 +147,7 @@ class Board:
         if self._columns_are_behind:
             self._columns.follow(self.snapshot, self._not_in_columns)
             self._not_in_columns, self._columns_are_behind = frozenset(), False
-            # Whoever asked first: viewers learn the keys.
+            # For any request: viewers learn the keys.
             self._show({"keys": self._keys()}, is_new=False)
         return self._columns
 
@@ -247,7 +247,7 @@ class Board:
     def read_results(self) -> int:
         """Read some results; how many are still to be read."""
         if self._snapshot is not None:
-            # Read when nobody waits for it.
+            # Read when no request waits for it.
             _ = self.columns
             self.results.step(self._snapshot)
         now_s = time.monotonic()

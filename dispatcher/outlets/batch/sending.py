@@ -132,7 +132,7 @@ class Sender:
             self._backoff.accepted()
 
     def drop(self, name: str) -> None:
-        """The scheduler surely does not know this one, and no one wants it any more."""
+        """The scheduler surely does not know this one, and it is not wanted any more."""
         self._unsent.pop(name, None)
 
     def absent(self, name: str) -> bool:

@@ -120,7 +120,7 @@ def remove(layout: Layout, label: str, unused_since_s: float) -> bool:
         if not files.exists_fresh(place):
             return False
         digest = kept(layout, label).digest
-        # Under the other name nobody uses it: who needs it now keeps it anew.
+        # Under the other name it is not used: a job that needs it now makes it anew.
         aside = _aside(place)
         os.rename(place, aside)
         if aside.stat().st_mtime > unused_since_s:
@@ -129,7 +129,7 @@ def remove(layout: Layout, label: str, unused_since_s: float) -> bool:
         # Another commit may have the same files.
         if not any(layout.code_dir.glob(f"*-{digest[:12]}.kept")):
             tree.remove_atomically(layout.code_copy(digest))
-        # Last: whoever finds it, when this is killed, removes the directory, which nothing else names.
+        # Last: if this is killed, the process that finds it removes the directory, which nothing else names.
         aside.unlink()
         return True
     # Another cleaner was quicker.

@@ -208,7 +208,7 @@ class Launch(Operation, frozen=True, kw_only=True):
     """Start the wrapper of a delivered attempt so that it outlives the connection; it is not waited for.
 
     `environment` are changes to that of a login without a terminal (None removes a variable). The wrapper starts in
-    `root`. `gpus` are as many GPUs of the host as no one uses: of those whose index is in `only` (None: any), and of
+    `root`. `gpus` are as many free GPUs of the host: of those whose index is in `only` (None: any), and of
     the kind `chip` where the host has several `chips`. They stay locked for as long as a process of the attempt lives.
     `log` is where its log is to be, without the end `_<time>.log`: `output.log` in its directory becomes a link to it;
     empty: no link. It may begin with `~` or have variables. `needs_shared_log`: `output.log` is the file, and the other

@@ -52,7 +52,7 @@ PHASES: Final[Mapping[str, Phase]] = MappingProxyType(
         "PREEMPTED": Phase.ENDED,
         "RECONFIG_FAIL": Phase.ENDED,
         "TIMEOUT": Phase.ENDED,
-        # Its sibling runs in another cluster of the federation, which no one has asked.
+        # Its sibling runs in another cluster of the federation, which was not asked.
         "REVOKED": Phase.UNKNOWN,
     }
 )

@@ -5,7 +5,7 @@ creation       The options with which it is created, and what the configuration 
 vm             What the state of a VM means, and what is to be done next about it. Pure.
 provisioning   One VM in the course of time: looked at, created, queued for, deleted; telling: its messages.
 leaving        What a dispatcher does about it when it ends.
-usage          Whether anybody else still uses it.
+usage          Whether others still use it.
 timer          How a VM deletes itself when no dispatcher is left; dead_man: the program that does so there.
 projects       Where VMs were created or used, so that none is forgotten.
 scheduler      The VM as a Scheduler: launches, checks and signals on all workers.

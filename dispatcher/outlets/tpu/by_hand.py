@@ -69,7 +69,7 @@ class HostResources(msgspec.Struct, frozen=True, kw_only=True):
     queued: Queued | None = None
 
     def costs_of(self, workspace: str) -> bool:
-        """Whether something stands that this workspace has asked for."""
+        """Whether something exists that this workspace has asked for."""
         return self.queued is not None or (self.vm is not None and self.vm.is_of(workspace))
 
     def text(self, workspace: str) -> str:

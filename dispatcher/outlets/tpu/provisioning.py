@@ -36,7 +36,7 @@ from dispatcher.outlets.tpu.vm import (
 CREATE_LIMIT_S: Final = 600.0
 DELETE_LIMIT_S: Final = 300.0
 LOOK_LIMIT_S: Final = 60.0
-# How often a VM is looked at that is not up and that no one waits for.
+# How often a VM is checked that is not up and that no attempt waits for.
 _SELDOM_S: Final = 60.0
 # What was seen longer ago is looked at again before anything is done about it.
 _FRESH_S: Final = 15.0
@@ -494,7 +494,7 @@ class TpuProvisioning:
         return max(0.0, self._idle_since_s + limit_s - time.monotonic())
 
     def _take_back(self) -> None:
-        """Else the request would be fulfilled when no one is there any more."""
+        """Else the VM would be created when no dispatcher is left."""
         name, queued = self._host.name, self._queue_name()
         try:
             leaving.finish(gcloud.delete_queued(self._host, queued))

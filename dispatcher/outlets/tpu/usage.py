@@ -1,4 +1,4 @@
-"""Whether anybody still uses a TPU VM that this dispatcher has no attempt on."""
+"""Whether a TPU VM is in use without an attempt of this dispatcher."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Owner(Part, frozen=True, kw_only=True):
 
 
 class Meta(Part, frozen=True, kw_only=True):
-    """`deletion_timestamp` None: no one has deleted it."""
+    """`deletion_timestamp` None: it was not deleted."""
 
     name: str = ""
     labels: dict[str, str] | None = None

@@ -18,7 +18,7 @@ from dispatcher.workspace import Layout
 
 
 def find_ends(layout: Layout, history: History, alive: Collection[str]) -> None:
-    """Look for the ends of attempts in flight whose pod is not alive, and of those whose end nobody knew.
+    """Look for the ends of attempts in flight whose pod is not alive, and of those with an unknown end.
 
     One that was superseded may have ended by itself long after its job was taken away from it.
     """

@@ -297,7 +297,7 @@ class History:
             started = line.read(PodStarted)
             before = self._open_sessions.get(started.pod)
             if before is not None:
-                # Nobody wrote its end, and later lines of this name are not its own.
+                # Its end was not written, and later lines of this name are not its own.
                 before.ended_s = max(before.begun_s, self.last_s.get(started.pod, before.begun_s))
             self._open_sessions[started.pod] = Session(started, at_s)
             self.sessions.append(self._open_sessions[started.pod])

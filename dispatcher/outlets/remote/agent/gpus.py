@@ -134,7 +134,7 @@ def read_holder(fd: int) -> str:
 
 
 def gpu_use(gpu: Data) -> str:
-    """Who uses 100 MiB of a GPU or more; empty when nobody does."""
+    """Who uses 100 MiB of a GPU or more; empty: it is free."""
     known = sum(user["used_mib"] or 0 for user in gpu["users"])
     users = ", ".join(f"pid {user['pid']} ({user['user']}: {user['command']})" for user in gpu["users"][:3])
     sizes = [gpu["used_mib"], *(user["used_mib"] for user in gpu["users"])]

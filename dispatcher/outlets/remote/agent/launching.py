@@ -156,6 +156,6 @@ def logout_guard(environment: Dict[str, str]) -> List[str]:
 
 
 def loginctl(*words: str) -> str:
-    """What it prints, nothing when it fails: a container has the program, and nobody to answer it."""
+    """What it prints, nothing when it fails: the program runs in a container, without a terminal."""
     _, out, _ = run_program(["loginctl", *words], b"", dict(os.environ), "/", LOGINCTL_S)
     return decoded(out)

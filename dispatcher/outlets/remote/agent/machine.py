@@ -13,7 +13,7 @@ from dispatcher.outlets.remote.agent.signals import all_pids
 # Below the ports that kernels give to connections, and away from those of the TPU runtime.
 FIRST_PORT = 10000
 PORTS = 20000
-# With these libtpu keeps a second process off the chips. One that is killed leaves them, and then nobody gets on.
+# With these libtpu keeps a second process off the chips. One that is killed leaves them, which blocks all others.
 LIBTPU_LOCKS = ("/tmp/libtpu_lockfile", "/tmp/libtpu.so_lockfile")
 _CHIPS = ("/dev/accel", "/dev/vfio/")
 

@@ -70,7 +70,7 @@ def main() -> None:
     find_pbs()
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     request = json.loads(zlib.decompress(stdin.read(int(stdin.readline()))).decode())
-    # Nobody waits for it any longer by then.
+    # By then its dispatcher has stopped waiting.
     signal.setitimer(signal.ITIMER_REAL, request["limit_s"])
     umask = os.umask(0o022)
     os.umask(umask)

@@ -97,7 +97,7 @@ def take_chunk(stdin: BinaryIO, rest: List[int]) -> bytes:
 
 
 def remove_unused(path: str, unused_s: float) -> None:
-    """Files like this one that nobody has used for so long."""
+    """Files like this one that were not used for so long."""
     directory, name = os.path.split(path)
     ending = os.path.splitext(name)[1]
     for other in os.listdir(directory):

@@ -2,7 +2,7 @@
 
     connection = Connection("hpc", transport_to("hpc", "user@login1"))
     call = connection.call([Hello()], timeout_s=60)       when connection.free_in_s() is 0
-    call.outcome()                                        None while it runs, then answers or Unreached
+    call.outcome()                                        None while it runs, then answers or NoAnswer
 
 There are two lanes, so that a large upload does not delay the polls. After a call that brought no answer the next one
 has to wait, longer from one failure to the next. The transport (transport.py) knows how the host is reached.

@@ -63,7 +63,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
 
     errors contract base/   exceptions; what crosses into a job; files, YAML, values, host facts
     checkpoints/            the format of job classes' checkpoints, without their arrays
-    workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: who is told;
+    workspace hosts/ config all paths of a workspace; hosts and clusters; dispatcher.yaml; notify_config: targets;
                             job_keys: what an entry and its method may both set
     matrix/                 entries, manifests, sweep files, needs
     run_state/              journal, records, transactions, locks, liveness; facets/: pauses, notices ...; edits/: hand

@@ -38,7 +38,7 @@ from dispatcher.workspace import Layout, find_workspace, usable_layout
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dispatcher.cleaning.plan import Plan as Removable
+    from dispatcher.cleaning.plan import RemovalPlan
     from dispatcher.matrix.entry import Entry
     from dispatcher.matrix.manifest import Manifest
     from dispatcher.notify.process import Outcome
@@ -64,9 +64,9 @@ class Workspace:
     Methods that take `names` accept job ids and globs such as `fft_*`. `where` and `user` are filters, as `--where` and
     `--user`; all of them must hold.
 
-    `warn` is told of a change that is recorded, but that the status file cannot show yet, as on a full disk; without
-    it, that is a StorageError. It is told also of faults in dispatcher.yaml by methods that do not depend on these;
-    without it, they raise ConfigError, too.
+    `warn` gets a message about a change that is recorded, but that the status file cannot show yet, as on a full disk;
+    without it, that is a StorageError. It also gets the faults in dispatcher.yaml from methods that do not depend on
+    them; without it, these raise ConfigError, too.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Workspace:
 
     @functools.cached_property
     def readable_config(self) -> Config:
-        """As `config`, for what goes on with a faulty dispatcher.yaml: `warn` is told of the faults."""
+        """As `config`, for what goes on with a faulty dispatcher.yaml: `warn` gets the faults."""
         return self.config if self._warn is None else load_readable(Layout(self.root), None, self._warn)
 
     @property
@@ -211,12 +211,12 @@ class Workspace:
         periodic: bool = False,
         remove: bool = False,
         on_job: Callable[[int], None] | None = None,
-    ) -> Removable:
+    ) -> RemovalPlan:
         """What old attempts have left, as `dispatcher clean` lists it; with `remove` it is removed.
 
         `names` are job ids or globs, none: all jobs; `what` of attempts, blobs and checkpoints; the options are those
         of the command. The result has `items`, `size`, `skipped`, and `remove()`, after which `removed` says what is
-        gone. `on_job` is told how many jobs were looked at.
+        gone. `on_job` gets the number of jobs that were checked.
         """
         from dispatcher.cleaning.finding import KINDS, Selection, find
 
@@ -404,14 +404,14 @@ class Workspace:
             return applying.clear_refused(tx, self.store.fold, list(jobs))
 
     def notices(self) -> list[dict[str, Any]]:
-        """Who was told what, oldest first, then what is still to be told. Keys: see query/notices.py."""
+        """The notices that were sent, oldest first, then those that are pending. Keys: see query/notices.py."""
         from dispatcher.query.notices import notice_rows
 
         self.store.refresh(to_the_end=True, for_display=True)
         return notice_rows(self.store.fold.notices, self.readable_config.notify, time.time())
 
     def clear_notices(self) -> list[int]:
-        """Dismiss notices that failed for good, and those of which nobody knows whether they arrived; their numbers."""
+        """Dismiss notices that failed for good, and those that may not have arrived; their numbers."""
         from dispatcher.query import applying
 
         with self.transaction() as tx:

@@ -76,7 +76,7 @@ _MOST_FAILS: Final = 1_000
 
 
 class GpuIdle(msgspec.Struct, frozen=True):
-    """A running job whose GPUs have been at 0 % for `after_s` leaves them idle; None: no one looks."""
+    """A running job whose GPUs have been at 0 % for `after_s` leaves them idle; None: not checked."""
 
     EXAMPLE: ClassVar[str] = "{after: 30m, stop: false}, or false"
 
@@ -298,8 +298,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     ] = RECORDED_VARIABLES  # fmt: skip
     notify: Annotated[
         Annotated[Notify, read_later(_notify_schema)] | None,
-        Key("[who is told](notify.md) when jobs fail, a pod dies or everything is done, by mail, chat or a command",
-            default="nobody"),
+        Key("[who gets a notice](notify.md) when jobs fail, a pod dies or everything is done, by mail, chat or a "
+            "command",
+            default="none"),
     ] = None  # fmt: skip
     limits: Annotated[
         tuple[RunningLimit, ...],
@@ -355,7 +356,7 @@ def load_config(layout: Layout, hosts_file: Path | None = None) -> Config:
 
 
 def load_readable(layout: Layout, hosts_file: Path | None, warn: Callable[[str], object]) -> Config:
-    """As `load_config`, for what does not depend on all of it: faults are told to `warn`, and count as not set."""
+    """As `load_config`, for what does not depend on all of it: `warn` gets the faults, which count as not set."""
 
     def tell(text: str) -> None:
         warn(f"what is faulty in the configuration counts as not set: {text}")

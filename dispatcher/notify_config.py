@@ -1,4 +1,4 @@
-"""`notify:` of dispatcher.yaml: who is told what, by which way, and when not.
+"""`notify:` of dispatcher.yaml: who gets which notices, by which way, and when not.
 
 The secrets themselves are in files that only their owner can read. Here are only the paths: every command reads
 dispatcher.yaml, and other members of the lab run commands, too.
@@ -29,7 +29,7 @@ _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Quiet(msgspec.Struct, frozen=True):
-    """A time of day when nobody is told, in minutes after midnight; it may go past midnight."""
+    """A time of day without notices, in minutes after midnight; it may go past midnight."""
 
     begin: int
     end: int
@@ -43,7 +43,7 @@ def _quiet(value: object) -> Quiet:
         raise BadValueError('expected two times of day such as "22:00-07:00"')
     begin, end = (60 * hours[0] + hours[1]) % 1440, (60 * hours[2] + hours[3]) % 1440
     if begin == end:
-        raise BadValueError("begins when it ends: nobody would ever be told; expected for example 22:00-07:00")
+        raise BadValueError("begins when it ends, so no notice would ever be sent; expected for example 22:00-07:00")
     return Quiet(begin, end)
 
 
@@ -84,7 +84,7 @@ def _topics(value: object) -> tuple[Topic, ...]:
     known = [topic.value for topic in Topic]
     for word in words:
         if word not in known:
-            raise BadValueError(f"{shown(word)} is no event that can be told{nearest(word, known)}")
+            raise BadValueError(f"{shown(word)} is not an event{nearest(word, known)}")
     return tuple(Topic(word) for word in words)
 
 
@@ -199,7 +199,7 @@ class Smtp(msgspec.Struct, frozen=True, kw_only=True, tag="smtp"):
 
     host: Annotated[_HostName, Key("the mail server")]
     sender: Annotated[_Address, Key("the sender's address", name="from")]
-    to: Annotated[_Addresses, Key("addresses of those who are told")]
+    to: Annotated[_Addresses, Key("addresses of those who get the notices")]
     port: Annotated[_Port, Key("its port", default="25 without TLS, 587 with STARTTLS, 465 with TLS")] = 0
     tls: Annotated[
         Literal["none", "starttls", "tls"],
@@ -260,25 +260,23 @@ Channel: TypeAlias = Smtp | Webhook | Command | Apprise
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """When notices are sent: of one target, or of all that do not say so themselves."""
 
-    after_s: Annotated[
-        Duration, Key("how long to wait for more after something has happened, so that it is told together")
-    ] = 60.0
+    after_s: Annotated[Duration, Key("how long to wait for more after something has happened, to send one notice")] = (
+        60.0
+    )
     per_hour: Annotated[
         _PerHour, Key("notices to a target in any hour, further tries of one that failed included; 1 to 100")
     ] = 6
-    quiet: Annotated[
-        _Quiet | None, Key("a time of day when nobody is told, `22:00-07:00`; it may go past midnight")
-    ] = None
+    quiet: Annotated[_Quiet | None, Key("a time of day without notices, `22:00-07:00`; it may go past midnight")] = None
     limit_s: Annotated[
         _Limit, Key("for one sending, 1s to 10m: then the process that sends is killed", name="timeout")
     ] = 30.0
 
 
 class Target(Timing, frozen=True, kw_only=True):
-    """One way to tell somebody: one of `command`, `smtp`, `webhook` and `apprise`."""
+    """One way to send notices: one of `command`, `smtp`, `webhook` and `apprise`."""
 
     name: str
-    topics: Annotated[_Topics, Key("[what](#events) this target is told", name="events", default="all")] = tuple(Topic)
+    topics: Annotated[_Topics, Key("[what](#events) this target gets", name="events", default="all")] = tuple(Topic)
     command: Annotated[
         Command | None,
         Key("arguments of a program (no shell runs it), which gets the notice on stdin as JSON; or `{argv: [...], "
@@ -338,7 +336,7 @@ class Notify(Timing, frozen=True, kw_only=True):
             default="that of the pod's host"),
     ] = None  # fmt: skip
     nothing_running_after_s: Annotated[
-        Duration, Key("how long nothing must have run, although jobs wait, until that is told")
+        Duration, Key("how long nothing must have run, although jobs wait, before that is sent")
     ] = 600.0
 
 

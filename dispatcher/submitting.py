@@ -150,7 +150,7 @@ class Submission:
                 self.append(store, tx)
                 is_complete = True
         except StorageError as error:
-            # A caller that is told that a submission failed repeats it, so it must not have happened.
+            # A caller repeats a submission that failed, so it must not have happened.
             if not is_complete or any(one["job_id"] not in store.records for one in self.documents):
                 raise
             self.warning = str(error)

@@ -1,4 +1,4 @@
-"""What people can be told of. Apart from the settings: every command that reads the journal loads this."""
+"""The events of notices. Apart from the settings: every command that reads the journal loads this."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Topic(enum.StrEnum):
-    """What people can be told of."""
+    """What a notice is about."""
 
     JOB_FAILED = "job_failed"  # a job has failed for good: no retries are left
     METHOD_PAUSED = "method_paused"  # claiming of a method, on a GPU or on a host was paused, and not by a person

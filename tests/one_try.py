@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from dispatcher.notify.process import Outcome, Sending
+from dispatcher.notify.process import Outcome, SendingProcess
 from dispatcher.notify.text import payload
 from dispatcher.notify_config import Target, parse_notify
 from dispatcher.run_state.facets.notices import Cause
@@ -25,7 +25,7 @@ def notice(text: str = "exit 1", *jobs: str) -> dict[str, Any]:
 
 
 def sent(to: Target, content: dict[str, Any] | None = None) -> Outcome:
-    sending = Sending(to, content or notice())
+    sending = SendingProcess(to, content or notice())
     while (outcome := sending.outcome()) is None:
         time.sleep(0.02)
     return outcome

@@ -36,7 +36,7 @@ Workspace.apply(self, plan: Plan, *, force: bool = False) -> Changes
 Workspace.apply_update(self, plan: Plan, *, priority: int | None = None, time_limit: str | None = None) -> Changes
 Workspace.attempts(self, job: str) -> list[dict[str, Any]]
 Workspace.cancel(self, *names: str, states: Iterable[str] = (), where: Where = (), user: Users = (), force: bool = False) -> Changes
-Workspace.clean(self, names: Sequence[str] = (), *, what: Collection[str] = ('attempts', 'blobs'), where: Where = (), keep: int | None = None, older_than_s: float = 0.0, periodic: bool = False, remove: bool = False, on_job: Callable[[int], None] | None = None) -> Removable
+Workspace.clean(self, names: Sequence[str] = (), *, what: Collection[str] = ('attempts', 'blobs'), where: Where = (), keep: int | None = None, older_than_s: float = 0.0, periodic: bool = False, remove: bool = False, on_job: Callable[[int], None] | None = None) -> RemovalPlan
 Workspace.clear_refused(self, jobs: Iterable[str] = ()) -> list[str]
 Workspace.clear_notices(self) -> list[int]
 Workspace.config

@@ -90,7 +90,7 @@ def _fault(name: str, text: str) -> str:
                 f"MIG device start a pod that has it: {name}=... dispatcher --gpus all"
             )
     elif name == OF_CONTAINERS or not hides_all(text):
-        why = f"which GPUs a job sees is said by {VISIBLE}; use that"
+        why = f"{VISIBLE} sets which GPUs a job sees; use that"
     return f"{name} is {shown(text)}: {why}" if why else ""
 
 

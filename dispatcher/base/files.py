@@ -55,7 +55,7 @@ PASSING: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE,
 STORAGE_IS_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 # The number of the error of what is no plain file.
 NO_PLAIN_FILE: Final = errno.EINVAL
-# More of a small file that a job writes is never read: it would be the memory of whoever looks.
+# More of a small file that a job writes is never read: it would cost the reader's memory.
 LARGEST: Final = 16 << 20
 
 

@@ -150,7 +150,7 @@ def encode(outputs: Outputs) -> bytes:
 
 
 def read_outputs(directory: Path) -> Outputs:
-    """What of an attempt's files is its script's. Raises OSError where that cannot be told now."""
+    """What of an attempt's files is its script's. Raises OSError where that cannot be determined now."""
     try:
         return _decode(files.read_at_once(directory / contract.OUTPUTS_FILE))
     except OSError as error:
@@ -164,7 +164,7 @@ def read_outputs(directory: Path) -> Outputs:
 def collect_result(directory: Path, outputs: Outputs) -> str:
     """Copy the script's result into `result.json`, durably; why it has none, or not all of it, empty when it has.
 
-    What the job has reported itself stays. Raises OSError where it cannot be told, or written, now.
+    What the job has reported itself stays. Raises OSError where it cannot be determined, or written, now.
     """
     reported = _reported(directory)
     source = outputs.result

@@ -37,7 +37,7 @@ _WORDS: Final[tuple[tuple[str, str, str], ...]] = (
     ),
     ("merge", r"<<", "<"),
 )
-# Ten lines of aliases to aliases expand to billions of values, and whoever goes through them never ends.
+# Ten lines of aliases to aliases expand to billions of values, and a loop over them never ends.
 _MOST_ALIASED: Final = 100_000
 _LINE_BREAKS: Final = frozenset("\x85\u2028\u2029\ufeff")
 

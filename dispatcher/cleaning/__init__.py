@@ -1,4 +1,4 @@
-"""Removing what nobody needs any more: `dispatcher clean`.
+"""Removing what is no longer needed: `dispatcher clean`.
 
     tree        walking, measuring and removing below an open directory; follows no link, leaves no filesystem
     attempts    the content of old attempts

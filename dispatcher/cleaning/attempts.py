@@ -1,4 +1,4 @@
-"""The content of attempts that nobody needs any more; the package's page says which are never touched."""
+"""The content of attempts that is no longer needed; the package's page says which are never touched."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def remove(layout: Layout, orphan: Orphan, links: Links, on_error: OnError) -> S
     folder, _, name = orphan.path.rpartition("/")
     try:
         with tree.opened_root(layout.run_state) as fd, _descended(fd, folder) as within:
-            # Who uses it again updates its time, and makes it anew when it is gone. Under the other name nobody does.
+            # Who uses it again updates its time, and makes it anew when it is gone. Under the other name it is unused.
             aside = f".{name}{ASIDE}"
             os.rename(name, aside, src_dir_fd=within, dst_dir_fd=within)
             found = os.stat(aside, dir_fd=within, follow_symlinks=False)
@@ -196,7 +196,7 @@ def _labels(records: Iterable[Record]) -> set[str]:
 def _changes_of_copies(layout: Layout) -> Iterator[str]:
     """The differences of copies that are kept for jobs."""
     for path in layout.code_dir.glob("*.kept"):
-        # One that was removed meanwhile, or is damaged, nobody runs from.
+        # One that was removed meanwhile, or is damaged, is not run from.
         with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
             changes = msgspec.json.decode(path.read_bytes(), type=_Copy).changes
             if changes is not None and changes.diff is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from dispatcher.cleaning.attempts import OldAttempts, jobs_with_directories, named_attempts
-from dispatcher.cleaning.plan import OnJob, Plan
+from dispatcher.cleaning.plan import OnJob, RemovalPlan
 from dispatcher.config import Config
 from dispatcher.errors import TemplateError
 from dispatcher.matrix.condition import Where
@@ -49,7 +49,7 @@ class Selection(msgspec.Struct, frozen=True):
 
 def find(
     config: Config, snapshot: Snapshot, store: Store, selection: Selection, *, by: str, on_job: OnJob = lambda _: None
-) -> Plan:
+) -> RemovalPlan:
     """What can be removed. `snapshot` and `store` are of the same moment. Raises UsageError and StateError."""
     of_jobs = selection.attempts or selection.checkpoints
     documents = list(_documents(config, snapshot)) if of_jobs else []
@@ -65,7 +65,7 @@ def find(
         store.refresh()
         return store.records
 
-    plan = Plan(store.layout, old, by, newest)
+    plan = RemovalPlan(store.layout, old, by, newest)
     if selection.attempts:
         plan.add_attempts(jobs, on_job)
     if selection.checkpoints:

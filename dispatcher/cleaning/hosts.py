@@ -20,7 +20,7 @@ from dispatcher.hosts.types import Host, TpuHost
 from dispatcher.outlets.batch.identity import read_submission, workspace_id
 from dispatcher.outlets.batch.remote_host import greet, layout_there
 from dispatcher.outlets.kinds import ask_hosts
-from dispatcher.outlets.remote.connection import Unreached
+from dispatcher.outlets.remote.connection import NoAnswer
 from dispatcher.outlets.remote.operations import Failed, Greeting, Operation, Remove, Removed, TreeList, Trees
 from dispatcher.run_state.states import IN_FLIGHT, Record
 from dispatcher.workspace import Layout
@@ -135,8 +135,8 @@ def _ask(
 ) -> dict[str, Sequence[Any]]:
     """The answers of the hosts that answer; why the others do not is added to `problems`."""
     outcomes = ask_hosts(config, questions, "clean", timeout_s)
-    problems += [f"{name}: {one.why}" for name, one in outcomes.items() if isinstance(one, Unreached)]
-    return {name: one for name, one in outcomes.items() if not isinstance(one, Unreached)}
+    problems += [f"{name}: {one.why}" for name, one in outcomes.items() if isinstance(one, NoAnswer)]
+    return {name: one for name, one in outcomes.items() if not isinstance(one, NoAnswer)}
 
 
 def _in_use(layout: Layout, records: Mapping[str, Record]) -> set[str]:

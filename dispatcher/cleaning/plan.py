@@ -43,7 +43,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
 
 
-class Plan:
+class RemovalPlan:
     """Things to remove; `removed` is what was, None: nothing yet.
 
     `skipped`: why attempts were left alone, and which; `unlooked`: why checkpoints, and whose. `read_records` reads the

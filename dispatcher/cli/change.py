@@ -42,7 +42,7 @@ _NONE_CHANGED: Final = (
 )
 
 
-class Asked(msgspec.Struct, frozen=True):
+class ChangeOptions(msgspec.Struct, frozen=True):
     """Which jobs a command is to change, and how."""
 
     jobs: tuple[str, ...]
@@ -52,7 +52,9 @@ class Asked(msgspec.Struct, frozen=True):
     as_json: bool
 
 
-_asked: Final = one_argument("asked", Asked, (jobs_argument, state_option, where_option, yes_option, json_option))
+_asked: Final = one_argument(
+    "asked", ChangeOptions, (jobs_argument, state_option, where_option, yes_option, json_option)
+)
 
 
 @click.command()
@@ -69,7 +71,7 @@ _asked: Final = one_argument("asked", Asked, (jobs_argument, state_option, where
     help="Also all done and failed jobs that need the selected ones, directly or through others.",
 )  # fmt: skip
 @_asked
-def requeue(asked: Asked, changed: bool, no_result: bool, downstream: bool) -> int:
+def requeue(asked: ChangeOptions, changed: bool, no_result: bool, downstream: bool) -> int:
     """Queue jobs again.
 
     Select them by ids, globs, --state, --where, --changed and --no-result; filters are combined with AND. A glob or
@@ -81,7 +83,7 @@ def requeue(asked: Asked, changed: bool, no_result: bool, downstream: bool) -> i
 
 @click.command()
 @_asked
-def hold(asked: Asked) -> int:
+def hold(asked: ChangeOptions) -> int:
     """Keep jobs from being claimed until requeued.
 
     Select them by ids, globs, --state and --where. A glob or --where alone selects queued jobs. A running job that is
@@ -93,12 +95,12 @@ def hold(asked: Asked) -> int:
 @click.command()
 @click.option("--force", is_flag=True, help="Kill what runs at once, without time to save.")
 @_asked
-def cancel(asked: Asked, force: bool) -> int:
+def cancel(asked: ChangeOptions, force: bool) -> int:
     """Give jobs up, and stop those that run.
 
     Their state becomes abandoned. Select them by ids, globs, --state and --where. A glob or --where alone selects all
-    jobs that are not done. What runs is told to end (TERM) and killed after `kill_grace`; --force kills it at once,
-    also when it was told before.
+    jobs that are not done. What runs gets TERM, and KILL after `kill_grace`; --force kills it at once, also when
+    it got TERM before.
     """
     return _request(State.ABANDONED, "cancel", asked, force=force)
 
@@ -113,7 +115,7 @@ def cancel(asked: Asked, force: bool) -> int:
 @click.option("--method", metavar="METHOD", shell_complete=complete_methods, help="The method of --max-running.")
 @_asked
 def update(
-    asked: Asked, priority: int | None, time_limit: str | None, max_running: int | None, method: str | None
+    asked: ChangeOptions, priority: int | None, time_limit: str | None, max_running: int | None, method: str | None
 ) -> int:
     """Change the priority or the time limit of jobs, instead of those in the manifest; or how many of a method may run.
 
@@ -144,7 +146,7 @@ def update(
     return 0
 
 
-def _update_method(asked: Asked, method: str | None, most: int | None, *, others: bool) -> int:
+def _update_method(asked: ChangeOptions, method: str | None, most: int | None, *, others: bool) -> int:
     from dispatcher.config import write_max_running
 
     if method is None or most is None or others or asked.jobs or asked.states or asked.where:
@@ -163,7 +165,7 @@ def _update_method(asked: Asked, method: str | None, most: int | None, *, others
 @click.command()
 @click.argument("verdict", type=click.Choice([state.value for state in MARKABLE]), metavar="done|failed")
 @_asked
-def mark(asked: Asked, verdict: str) -> int:
+def mark(asked: ChangeOptions, verdict: str) -> int:
     """Set jobs to done or failed by hand.
 
     Select jobs that are not running by ids, globs, --state and --where. The reason becomes "set by hand". A glob or
@@ -214,7 +216,7 @@ def delete(jobs: tuple[str, ...], yes: bool, as_json: bool) -> None:
 def _request(
     state: State,
     verb: str,
-    asked: Asked,
+    asked: ChangeOptions,
     *,
     changed: bool = False,
     no_result: bool = False,

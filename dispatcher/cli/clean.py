@@ -22,7 +22,7 @@ from dispatcher.matrix.condition import Where
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.cleaning.plan import Item, Plan
+    from dispatcher.cleaning.plan import Item, RemovalPlan
 
 _COLUMNS: Final = ("what", "files", "size", "last used")
 _NARROWING: Final = Narrowing(shrink=("what",), drop=("last used",), keep=("what", "size"))
@@ -50,7 +50,9 @@ class _Options(msgspec.Struct, frozen=True, kw_only=True):
     periodic: bool
     older_than: float
 
-    def plan(self, workspace: Workspace, jobs: tuple[str, ...], where: Where, on_job: Callable[[int], None]) -> Plan:
+    def plan(
+        self, workspace: Workspace, jobs: tuple[str, ...], where: Where, on_job: Callable[[int], None]
+    ) -> RemovalPlan:
         if self.periodic and not self.checkpoints:
             raise UsageError("--periodic says which checkpoints may go: add --checkpoints")
         given = {"attempts": self.attempts, "blobs": self.blobs, "checkpoints": self.checkpoints}
@@ -164,7 +166,7 @@ def _clean_hosts(older_than_s: float, *, yes: bool, as_json: bool) -> int:
     return _FAILED if problems else 0
 
 
-def _as_json(plan: Plan, *, yes: bool) -> int:
+def _as_json(plan: RemovalPlan, *, yes: bool) -> int:
     skipped = [{"what": name, "why": why} for why, names in plan.skipped.items() for name in names]
     skipped += [{"what": f"checkpoints of {job}", "why": why} for why, jobs in plan.unlooked.items() for job in jobs]
     items = [msgspec.to_builtins(item) for item in plan.items]

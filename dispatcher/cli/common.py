@@ -59,7 +59,7 @@ class WholeNumber(click.IntRange):
             self.fail(f"{text[:80]!r}: expected a whole number{within}", param, ctx)
 
     def _describe_range(self) -> str:
-        # A bound that no one reaches is none to those who read the help.
+        # The help leaves out a bound that cannot be reached.
         return f"x>={self.min}" if self.max == MOST else "" if self.max == MOST_BITS else super()._describe_range()
 
 
@@ -186,7 +186,7 @@ _USERS: Final = "dispatcher.users"
 def _keep_users(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     users = read_list(ctx, param, value)
     if value is not None and not users:
-        raise UsageError(f"--user {value!r} names nobody: expected users with commas between them")
+        raise UsageError(f"--user {value!r} is empty: expected users with commas between them")
     ctx.meta.setdefault(_USERS, []).extend(users)
 
 

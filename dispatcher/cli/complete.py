@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 
-# More than anybody reads; the shell asks before it shows so many.
+# More than a person reads; the shell asks before it shows so many.
 _MOST: Final = 1000
 
 

@@ -16,7 +16,7 @@ from dispatcher.errors import DispatcherError, StateError, UsageError
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.query.differences import Difference, Row, Side
+    from dispatcher.query.differences import Difference, FieldDifference, Side
 
 _NARROWING: Final = Narrowing(shrink=("a", "b", "what"), keep=("what",))
 # As diff exits.
@@ -102,7 +102,7 @@ def _print(found: Difference) -> None:
         click.echo("\nnothing differs")
 
 
-def _section(title: str, rows: Iterable[Row], *, always: bool = False) -> None:
+def _section(title: str, rows: Iterable[FieldDifference], *, always: bool = False) -> None:
     listed = [{"what": row.what, **_shown(row.a, row.b)} for row in rows]
     if listed or always:
         click.echo(f"\n{title}")

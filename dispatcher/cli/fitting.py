@@ -14,7 +14,7 @@ from typing import Final
 from dispatcher.base.terminal import clip, clip_middle, indented, one_line, width_of
 
 GAP: Final = "  "
-# Names and paths, which are told apart by both ends.
+# Names and paths, which differ at both ends.
 _IDS: Final = frozenset({"job", "job_id", "which", "pod", "host", "directory"})
 _STATES: Final = frozenset({"state", "claimed"})
 # Sentences, which say little in a few letters.
@@ -44,7 +44,7 @@ class Narrowing:
 
 
 @dataclass(frozen=True)
-class Column:
+class FittedColumn:
     """One column of a table as it is drawn; all headings have the same number of lines."""
 
     name: str
@@ -57,7 +57,7 @@ class Column:
 class Fit:
     """A table that fits. `notes` are the lines that follow it."""
 
-    columns: Sequence[Column]
+    columns: Sequence[FittedColumn]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
 
@@ -83,7 +83,7 @@ def fit(
     numeric = {name for name, is_right in zip(names, right, strict=True) if is_right}
     widths = natural if width is None else _Widths(texts, natural, numeric, narrowing, width, depth).fitting()
     shown = {name: _clipped(name, texts[name], widths[name]) for name in widths}
-    columns = [Column(name, shown[name][:depth], widths[name], name in numeric) for name in widths]
+    columns = [FittedColumn(name, shown[name][:depth], widths[name], name in numeric) for name in widths]
     rows = [[column[depth + number] for column in shown.values()] for number in range(len(cells))]
     left_out = [name for name in names if name not in widths]
     note = one_line(f"(no room for: {', '.join(left_out)})")

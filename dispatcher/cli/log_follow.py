@@ -20,7 +20,7 @@ from dispatcher.run_state.states import IN_FLIGHT, WAITING, Record, State
 
 if TYPE_CHECKING:
     from dispatcher.api import Workspace
-    from dispatcher.cli.remote_log import Elsewhere
+    from dispatcher.cli.remote_log import RemoteLog
 
 # Reading the file's size costs microseconds, reading the journal a little more, all that says why jobs wait the most.
 _PAUSE_S: Final = 0.2
@@ -208,7 +208,7 @@ class Follower:
         if self._output.stopping.wait(_PAUSE_S):
             raise Stopped
 
-    def _elsewhere(self, job: str, number: int) -> Elsewhere | None:
+    def _elsewhere(self, job: str, number: int) -> RemoteLog | None:
         """Where an attempt in flight writes its log, if that is not in the workspace."""
         from dispatcher.outlets.local import NAME as LOCAL
 
@@ -229,7 +229,7 @@ class Follower:
         config = config if hosts_file is None else load_config(config.layout, hosts_file)
         return log_elsewhere(config, paths, self._choice.rank or 0)
 
-    def _follow_elsewhere(self, elsewhere: Elsewhere, job: str, number: int) -> None:
+    def _follow_elsewhere(self, elsewhere: RemoteLog, job: str, number: int) -> None:
         """Copy what was brought home of the log, then the rest from where it is written."""
         from dispatcher.cli.remote_log import follow_elsewhere, several_logs
 

@@ -97,7 +97,7 @@ class Output:
         """Blocks are passed on at once."""
 
 
-class Headed:
+class BlockHeadings:
     """Writes a heading before the first block, so that a log without a match has none."""
 
     def __init__(self, heading: bytes, out: Sink) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from dispatcher.base.messages import counted
 from dispatcher.cli.common import WholeNumber, jobs_argument, open_workspace, state_option, where_option
 from dispatcher.cli.hardware import hosts_option
-from dispatcher.cli.log_lines import Choice, Headed, Lines, Output, Sink, missing_rank, read_pattern, show
+from dispatcher.cli.log_lines import BlockHeadings, Choice, Lines, Output, Sink, missing_rank, read_pattern, show
 from dispatcher.cli.one_argument import one_argument
 from dispatcher.cli.printing import note
 from dispatcher.cli.time_limit import timeout_option
@@ -33,7 +33,7 @@ _FOLLOWED_LINES: Final = 10
 
 
 class _Which(msgspec.Struct, frozen=True, kw_only=True):
-    """Which log of a job; None: not said."""
+    """Which log of a job; None: not given."""
 
     attempt: int | None = None
     rank: int | None = None
@@ -112,7 +112,7 @@ def logs(
 
 
 def _unended(snapshot: Snapshot, chosen: Sequence[str], named: Sequence[str]) -> list[str]:
-    """The jobs to follow: of those that no one named exactly, only the ones that are not over."""
+    """The jobs to follow: those that were named exactly, and of the others those that are not over."""
     left_out = {job for job in chosen if snapshot.records[job].state in ENDED and job not in named}
     if left_out:
         note(f"{counted(len(left_out), 'job has', 'jobs have')} ended: not followed")
@@ -142,7 +142,7 @@ def _print_several(
     for job in chosen:
         number = choice.attempt or snapshot.records[job].attempt
         heading = f"==> {job} <==\n" if output.is_empty else f"\n==> {job} <==\n"
-        sink = Headed(heading.encode(), output)
+        sink = BlockHeadings(heading.encode(), output)
         without += not number or not _copy_log(workspace.layout.attempt(job, number), sink, choice)
     if without:
         which = f" of attempt {choice.attempt}" if choice.attempt else ""

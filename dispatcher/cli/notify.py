@@ -1,4 +1,4 @@
-"""`dispatcher notify`: who was told what; test notices; telling from cron, without a pod."""
+"""`dispatcher notify`: the notices that were sent; test notices; sending from cron, without a pod."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOT_SENT: Final = 1
 @utc_option
 @json_option
 def notify(test: str | None, once: bool, clear: bool, utc: bool, as_json: bool) -> int:
-    """Show who was told what, and what is still to be told.
+    """Show the notices that were sent, and those that are pending.
 
     Targets are in dispatcher.yaml. The exit status is 1 if a notice of --test or --once may not have arrived.
     """

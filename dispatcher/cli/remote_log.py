@@ -32,7 +32,7 @@ _FIRST_PAUSE_S: Final = 1.0
 _LONGEST_PAUSE_S: Final = 60.0
 
 
-class Elsewhere(msgspec.Struct, frozen=True):
+class RemoteLog(msgspec.Struct, frozen=True):
     """Where an attempt's own log is: the file `name` of a directory that `transport` reaches.
 
     `follow_elsewhere` closes the transport. Of an attempt with a log on each of several machines it is that of the
@@ -45,7 +45,7 @@ class Elsewhere(msgspec.Struct, frozen=True):
     name: str = contract.LOG_FILE
 
 
-def log_elsewhere(config: Config, paths: AttemptPaths, rank: int = 0) -> Elsewhere | None:
+def log_elsewhere(config: Config, paths: AttemptPaths, rank: int = 0) -> RemoteLog | None:
     """Where the process `rank` of the attempt writes its log.
 
     None when that is a file in the workspace, or the host is unknown here.
@@ -58,10 +58,10 @@ def log_elsewhere(config: Config, paths: AttemptPaths, rank: int = 0) -> Elsewhe
         note(f"{submission.outlet} is no configured host: only what was copied from there before is shown")
         return None
     transport = make_transport(located(host, config, submission.location), config, _owner())
-    return Elsewhere(host.name, transport, submission.directory, log_name(rank))
+    return RemoteLog(host.name, transport, submission.directory, log_name(rank))
 
 
-def several_logs(where: Elsewhere) -> dict[int, Elsewhere]:
+def several_logs(where: RemoteLog) -> dict[int, RemoteLog]:
     """Where the logs are of an attempt that has one on each of several machines, by index; none when there is one."""
     try:
         transports = carry_out(where.transport.reach(_REACH_S))
@@ -69,7 +69,7 @@ def several_logs(where: Elsewhere) -> dict[int, Elsewhere]:
         note(f"{where.host}: {error}")
         return {}
     return {
-        index: Elsewhere(f"{where.host}, worker {index}", transport, where.directory)
+        index: RemoteLog(f"{where.host}, worker {index}", transport, where.directory)
         for index, transport in enumerate(transports)
     }
 
@@ -79,7 +79,7 @@ def _owner() -> str:
     return f"logs {socket.gethostname()} {os.getpid()}"
 
 
-def follow_elsewhere(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bool]) -> None:
+def follow_elsewhere(where: RemoteLog, out: Sink, offset: int, has_ended: Callable[[], bool]) -> None:
     """Copy the log from `offset` on until the attempt has ended there, or as far as the workspace knows.
 
     A connection that breaks off is made again, and nothing is printed twice or left out.
@@ -88,12 +88,12 @@ def follow_elsewhere(where: Elsewhere, out: Sink, offset: int, has_ended: Callab
         _follow(where, out, offset, has_ended)
 
 
-def copy_what_is_there(where: Elsewhere, out: Sink) -> int:
+def copy_what_is_there(where: RemoteLog, out: Sink) -> int:
     """Copy the log as far as it is now; the bytes."""
     return _copy(where, where.transport.rest_words, 0, out, lambda: False)[0]
 
 
-class _Patience:
+class _Backoff:
     """Pauses between failures, which double while nothing is copied; what is new of them is printed."""
 
     def __init__(self, host: str) -> None:
@@ -110,8 +110,8 @@ class _Patience:
         time.sleep(self._pause_s)
 
 
-def _follow(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bool]) -> None:
-    patience = _Patience(where.host)
+def _follow(where: RemoteLog, out: Sink, offset: int, has_ended: Callable[[], bool]) -> None:
+    patience = _Backoff(where.host)
     while True:
         copied, code, error = _copy(where, where.transport.follow_words, offset, out, has_ended)
         offset += copied
@@ -128,7 +128,7 @@ def _follow(where: Elsewhere, out: Sink, offset: int, has_ended: Callable[[], bo
 
 
 def _copy(
-    where: Elsewhere, words: Callable[[str, int, str], list[str]], offset: int, out: Sink, is_over: Callable[[], bool]
+    where: RemoteLog, words: Callable[[str, int, str], list[str]], offset: int, out: Sink, is_over: Callable[[], bool]
 ) -> tuple[int, int, str]:
     """Copy the log from `offset` on, with the words of the transport; see `_run`."""
     try:

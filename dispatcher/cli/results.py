@@ -95,7 +95,7 @@ def results(**given: Any) -> None:
     dispatcher results --by lang,method --value test_bpc --sort test_bpc --top 5
     dispatcher results --rows lang --cols method --value test_bpc --agg mean,std,best,n --best min
     """
-    asked = _Asked(**given)
+    asked = ResultsOptions(**given)
     asked.check()
     workspace = open_workspace()
     found = workspace.results(states=asked.states, where=asked.where, every_job=bool(asked.by or asked.plot))
@@ -117,7 +117,7 @@ def results(**given: Any) -> None:
         print_rows(asked.first(found), asked.style, columns, none="no results yet", narrowing=_narrowing(found))
 
 
-class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+class ResultsOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of the command."""
 
     by: tuple[str, ...]
@@ -165,7 +165,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
         if self.sort or self.agg:
             raise UsageError("a picture has its own order and shows mean ± std: leave --sort, --top and --agg out")
 
-    def named(self, known: Collection[str]) -> _Asked:
+    def named(self, known: Collection[str]) -> ResultsOptions:
         """With the names in lists of keys and values; `known` are the columns of the results."""
         lists = {name: split_names(getattr(self, name), known) for name in ("by", "rows", "cols", "values")}
         return msgspec.structs.replace(self, **lists)
@@ -190,7 +190,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
         return ordered[: self.top]
 
 
-def _show_table(found: Results, asked: _Asked) -> None:
+def _show_table(found: Results, asked: ResultsOptions) -> None:
     from dispatcher.query.numbers import Spread
     from dispatcher.query.pivot import expanded, pivot, without_value
 

@@ -14,7 +14,7 @@ from dispatcher.errors import UsageError
 
 if TYPE_CHECKING:
     from dispatcher.hosts.types import Hosts
-    from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, Solution
+    from dispatcher.outlets.solver.request import Choice, HardwareRequest, Solution, UnsuitableHost
 
 
 @click.command()
@@ -85,10 +85,10 @@ def _verdict(choice: Choice, chosen: Choice | None) -> str:
     return "would queue it" if choice.is_queued else "possible"
 
 
-def _refused(refusal: Refusal) -> str:
+def _refused(refusal: UnsuitableHost) -> str:
     return "unreachable" if refusal.is_unreachable else "no"
 
 
-def _row(hosts: Hosts, verdict: Choice | Refusal, word: str) -> dict[str, Any]:
+def _row(hosts: Hosts, verdict: Choice | UnsuitableHost, word: str) -> dict[str, Any]:
     host = hosts.hosts[verdict.host]
     return {"host": host.name, "type": host.type, "cluster": host.cluster, "verdict": word, "why": verdict.why}

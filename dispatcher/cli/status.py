@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dispatcher.query.snapshot import Snapshot
 
 
-class Request:
+class StatusOptions:
     """The options of the command."""
 
     def __init__(
@@ -77,23 +77,23 @@ def status(
     if restore:
         _restore(workspace)
         return
-    request = Request(by, where, states, style, utc=utc, watch=watch)
+    options = StatusOptions(by, where, states, style, utc=utc, watch=watch)
     if watch:
-        _watch(workspace, request, interval)
+        _watch(workspace, options, interval)
         return
-    text, notices = _text(workspace, request)
+    text, notices = _text(workspace, options)
     click.echo(text)
     for notice in notices:
         note(notice)
 
 
-def _watch(workspace: Workspace, request: Request, interval_s: float) -> None:
+def _watch(workspace: Workspace, options: StatusOptions, interval_s: float) -> None:
     from dispatcher.cli.watch import repeat, watch
 
-    if request.style == "plain" and terminal_size() is not None:
-        watch(lambda: _frame(workspace, request), interval_s)
+    if options.style == "plain" and terminal_size() is not None:
+        watch(lambda: _frame(workspace, options), interval_s)
     else:
-        repeat(lambda: _whole_text(workspace, request), interval_s)
+        repeat(lambda: _whole_text(workspace, options), interval_s)
 
 
 def _restore(workspace: Workspace) -> None:
@@ -106,88 +106,88 @@ def _restore(workspace: Workspace) -> None:
         click.echo(f"{workspace.layout.status_file}: replaced; the old one is kept as {kept}")
 
 
-def _snapshots(workspace: Workspace, request: Request) -> tuple[Snapshot, Snapshot]:
+def _snapshots(workspace: Workspace, options: StatusOptions) -> tuple[Snapshot, Snapshot]:
     """The jobs that were asked for, and all jobs."""
     from dispatcher.query.selection import parse_states, select
 
     everything = workspace.snapshot()
-    if request.style not in ("json", "csv"):
-        everything = everything.for_people(utc=request.utc)
-    if not request.is_filtered:
+    if options.style not in ("json", "csv"):
+        everything = everything.for_people(utc=options.utc)
+    if not options.is_filtered:
         return everything, everything
-    jobs = select(everything, (), parse_states(request.states), request.where)
+    jobs = select(everything, (), parse_states(options.states), options.where)
     return everything.only({job: everything.records[job] for job in jobs}), everything
 
 
-def _text(workspace: Workspace, request: Request) -> tuple[str, list[str]]:
+def _text(workspace: Workspace, options: StatusOptions) -> tuple[str, list[str]]:
     """The text to print and the notices."""
     from dispatcher.query.job_columns import job_rows
     from dispatcher.query.overview import notices
 
-    snapshot, everything = _snapshots(workspace, request)
-    if request.style == "json" and not request.by:
+    snapshot, everything = _snapshots(workspace, options)
+    if options.style == "json" and not options.by:
         return _json(snapshot, everything), []
     # What is printed beside the table is for people, whatever the table is for.
-    found = notices(everything.for_people(utc=request.utc))
-    if request.by:
-        return _pivot(snapshot, request), found
-    if request.style == "csv":
+    found = notices(everything.for_people(utc=options.utc))
+    if options.by:
+        return _pivot(snapshot, options), found
+    if options.style == "csv":
         return table_text(job_rows(snapshot, everything), "csv"), found
-    if request.style != "plain":
-        return _job_table(snapshot, everything, request.style), found
+    if options.style != "plain":
+        return _job_table(snapshot, everything, options.style), found
     size = terminal_size()
     room = None if size is None else size.lines - 1 - len(note_lines(found, size.columns))
-    header, body = _lines(snapshot, everything, request, room)
+    header, body = _lines(snapshot, everything, options, room)
     return "\n".join([*header, *body]), found
 
 
-def _whole_text(workspace: Workspace, request: Request) -> str:
-    text, notices = _text(workspace, request)
+def _whole_text(workspace: Workspace, options: StatusOptions) -> str:
+    text, notices = _text(workspace, options)
     return "\n".join([text, *note_lines(notices, None)])
 
 
-def _frame(workspace: Workspace, request: Request) -> Frame:
+def _frame(workspace: Workspace, options: StatusOptions) -> Frame:
     """The screen of `--watch`: numbers and the clock stay, the rest scrolls."""
     from dispatcher.base.terminal import one_line
     from dispatcher.base.times import Clock
     from dispatcher.cli.watch import Frame
     from dispatcher.query.overview import notices
 
-    snapshot, everything = _snapshots(workspace, request)
-    header, body = _lines(snapshot, everything, request)
+    snapshot, everything = _snapshots(workspace, options)
+    header, body = _lines(snapshot, everything, options)
     found = note_lines(notices(everything), terminal_width())
-    title = f"{workspace.root.name}  {Clock(everything.now_s, request.utc)(everything.now_s)}"
+    title = f"{workspace.root.name}  {Clock(everything.now_s, options.utc)(everything.now_s)}"
     return Frame([one_line(title), *header], [*body, "", *found] if found else body)
 
 
 def _lines(
-    snapshot: Snapshot, everything: Snapshot, request: Request, room: int | None = None
+    snapshot: Snapshot, everything: Snapshot, options: StatusOptions, room: int | None = None
 ) -> tuple[list[str], list[str]]:
     """The header and the tables; with `room`, shortened for a screen with so many lines."""
     from dispatcher.cli.status_text import Screen, counts_lines
 
-    if request.by:
-        return counts_lines(snapshot, terminal_width()), ["", *_pivot(snapshot, request).splitlines()]
-    if request.is_filtered:
+    if options.by:
+        return counts_lines(snapshot, terminal_width()), ["", *_pivot(snapshot, options).splitlines()]
+    if options.is_filtered:
         table = ["", *_job_table(snapshot, everything, "plain").splitlines()] if snapshot.records else []
         return counts_lines(snapshot, terminal_width()), table
     screen = Screen(snapshot, terminal_width())
     header = screen.header()
-    if request.watch:
+    if options.watch:
         return [*header, *screen.failed_line()], screen.body()
     return header, screen.body(None if room is None else room - len(header))
 
 
-def _pivot(snapshot: Snapshot, request: Request) -> str:
+def _pivot(snapshot: Snapshot, options: StatusOptions) -> str:
     from dispatcher.cli.fitting import Narrowing
     from dispatcher.query.groups import states_by
 
-    if "state" in request.by:
+    if "state" in options.by:
         raise UsageError("--by state: states are the columns already; use keys of the jobs, such as lang,method")
-    rows = states_by(snapshot, request.by)
-    if request.style not in ("json", "csv"):
-        rows = [{**row, **{key: row[key] or "-" for key in request.by}} for row in rows]
-    return table_text(rows, request.style, narrowing=Narrowing(keep=request.by))
+    rows = states_by(snapshot, options.by)
+    if options.style not in ("json", "csv"):
+        rows = [{**row, **{key: row[key] or "-" for key in options.by}} for row in rows]
+    return table_text(rows, options.style, narrowing=Narrowing(keep=options.by))
 
 
 def _job_table(snapshot: Snapshot, everything: Snapshot, style: str) -> str:

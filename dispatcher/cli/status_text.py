@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dispatcher.query.failures import Failure
     from dispatcher.query.pace import Pace
     from dispatcher.query.snapshot import Snapshot
-    from dispatcher.query.waiting import Wait
+    from dispatcher.query.waiting import WaitReason
 
 # So many causes, reasons and running jobs are listed, where the terminal has no room for more.
 _CAUSES: Final = 5
@@ -222,7 +222,7 @@ def _ago(at: str | None, now_s: float) -> str | None:
     return None if moment is None else ago(max(0.0, now_s - moment))
 
 
-def _waiting(waiting: Sequence[Wait], width: int | None) -> Table:
+def _waiting(waiting: Sequence[WaitReason], width: int | None) -> Table:
     def more(rows: Sequence[dict[str, Any]]) -> str:
         jobs = sum(row["jobs"] for row in rows)
         return f"{counted(jobs, 'job')} for {counted(len(rows), 'other reason')}"

@@ -178,7 +178,7 @@ def poll(jobs: tuple[str, ...], hosts_file: Path | None, as_json: bool) -> None:
     """Record what has become of jobs that no live pod looks after, such as those of `submit`.
 
     Asks every host that has some, once, and prints what has changed. Jobs that were cancelled, held or requeued
-    meanwhile are told to stop.
+    meanwhile are stopped.
     """
     from dispatcher.cli.waiting import poll_once
     from dispatcher.query.selection import select

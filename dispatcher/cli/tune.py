@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dispatcher.api import Workspace
     from dispatcher.tuning.settings import Settings
     from dispatcher.tuning.trials import TrialState
-    from dispatcher.tuning.tuner import Plan, Step, Tuner
+    from dispatcher.tuning.tuner import Step, StudyPlan, Tuner
 
 # These end by themselves, and so may the reason of them.
 _TROUBLE: Final = (StorageError, LockError, StaleViewError, OSError)
@@ -168,7 +168,7 @@ def _end(workspace: Workspace, name: str, *, is_cancelled: bool) -> None:
     click.echo(f"{name}: no new trials{rest}")
 
 
-def _tell_version(settings: Settings, plan: Plan) -> None:
+def _tell_version(settings: Settings, plan: StudyPlan) -> None:
     kept = f"{plan.kept} of its {counted(plan.before, 'trial')} so far count" if plan.before else "it has no trials yet"
     note(
         f"{settings.name}: {first_names(plan.changed)} changed since version {plan.version - 1}: "

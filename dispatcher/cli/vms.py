@@ -141,7 +141,7 @@ def create_missing(config: Config, names: Sequence[str], *, yes: bool) -> None:
     workspace = _workspace(config)
     found = by_hand.look_at_all(hosts, workspace)
     for each in found.values():
-        if not isinstance(each, by_hand.Found):
+        if not isinstance(each, by_hand.HostResources):
             raise each
         if each.vm is not None or each.queued is not None:
             return

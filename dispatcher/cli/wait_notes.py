@@ -16,7 +16,7 @@ START_A_POD: Final = "start one with `dispatcher --pod NAME --gpus all` or `--sl
 
 
 class WaitNotes:
-    """Remembers what was said of each job. `hint` is what to do where no pod is running."""
+    """Remembers what was printed about each job. `hint` is what to do where no pod is running."""
 
     def __init__(self, workspace: Workspace, hint: str = "") -> None:
         self._workspace = workspace

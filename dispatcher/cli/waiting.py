@@ -142,7 +142,7 @@ def poll_once(config: Config, jobs: frozenset[str] | None, log: Callable[[str], 
 
 
 def _tell(notes: WaitNotes, workspace: Workspace, jobs: Collection[str], expected: str) -> None:
-    """Say why jobs wait. Where none does, no one reads the whole workspace for it."""
+    """Say why jobs wait. Reads the whole workspace only if one does."""
     records = workspace.store.records
     waiting = [job for job in jobs if (record := records.get(job)) is not None and record.state in WAITING]
     if waiting:

@@ -21,7 +21,7 @@ def web(port: int | None, allow_changes: bool) -> None:
 
     Prints a link that only you should open: it has a secret token, a new one at each start. The server listens on
     127.0.0.1 of this host alone; from another machine, forward its port: ssh -L 8642:localhost:8642 HOST. It reads only
-    while somebody looks, and without --allow-changes it writes nothing. Needs the extra `web`. Ctrl-C ends it.
+    while a page is open, and without --allow-changes it writes nothing. Needs the extra `web`. Ctrl-C ends it.
     """
     from dispatcher.web.serve import bound, serve
 

@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Mapping
 
 from dispatcher.cli.log_lines import LastLines, Lines, Output, Sink, Stopped
-from dispatcher.cli.remote_log import Elsewhere, copy_what_is_there, follow_elsewhere
+from dispatcher.cli.remote_log import RemoteLog, copy_what_is_there, follow_elsewhere
 
 
 def follow_several(
-    logs: Mapping[int, Elsewhere],
+    logs: Mapping[int, RemoteLog],
     out: Sink,
     tail: int | None,
     has_ended: Callable[[], bool],
@@ -28,7 +28,7 @@ def follow_several(
         with asking:
             return output.stopping.is_set() or has_ended()
 
-    def follow(index: int, where: Elsewhere) -> None:
+    def follow(index: int, where: RemoteLog) -> None:
         lines = Lines(output, b"[%d] " % index, pattern)
         offset = 0
         try:

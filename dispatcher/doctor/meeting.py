@@ -193,7 +193,7 @@ def meet(place: Path, wait_s: float, log: Callable[[str], None]) -> Meeting | No
 
 
 def _others(place: Path, me: Doctor) -> list[Doctor]:
-    """Doctors of other hosts that have said hello; some may have been killed since."""
+    """Doctors of other hosts that have registered; some may have been killed since."""
     files.refresh_names(place)
     found = []
     for name in sorted(os.listdir(place)):

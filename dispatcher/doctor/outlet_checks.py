@@ -15,7 +15,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.hosts.types import AnyHost, Host, TpuHost, VolcanoHost
 from dispatcher.outlets.kinds import limit_s, make_scheduler, make_transport
 from dispatcher.outlets.remote.asking import ask_all
-from dispatcher.outlets.remote.connection import Unreached
+from dispatcher.outlets.remote.connection import NoAnswer
 from dispatcher.outlets.remote.operations import Failed, Greeting, Hello, Operation, Ran, Run
 from dispatcher.outlets.remote.transport import Transport
 from dispatcher.outlets.tpu.projects import with_project
@@ -54,7 +54,7 @@ def hosts(context: Context) -> Findings:
     outcomes = ask_all(questions, limit_s(able, _TIMEOUT_S))
     for host in able:
         outcome = outcomes[host.name]
-        if isinstance(outcome, Unreached):
+        if isinstance(outcome, NoAnswer):
             target = getattr(host, "ssh", None)
             cure = f"`ssh {target} true` must work without a question" if target else "see the message"
             yield Finding(f"host {host.name}", WRONG, outcome.why, cure)

@@ -1,4 +1,4 @@
-"""The checks of TPU VMs: whether gcloud can be asked, what stands and costs money, and what could not be created."""
+"""The checks of TPU VMs: whether gcloud can be asked, what exists and costs money, and what could not be created."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dispatcher.errors import OutletError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.tpu import projects
-from dispatcher.outlets.tpu.by_hand import Found, all_created, look_at_all
+from dispatcher.outlets.tpu.by_hand import HostResources, all_created, look_at_all
 from dispatcher.outlets.tpu.gcloud import host_problem
 from dispatcher.outlets.tpu.telling import other_size, without_end
 from dispatcher.outlets.tpu.vm import is_up
 
 
-def look(config: Config, hosts: Sequence[TpuHost]) -> Mapping[str, Found | OutletError]:
+def look(config: Config, hosts: Sequence[TpuHost]) -> Mapping[str, HostResources | OutletError]:
     """What there is of each; StorageError when the workspace has no id."""
     return look_at_all(hosts, workspace_id(config.layout)) if hosts else {}
 
 
-def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, Found | OutletError]) -> Findings:
+def vms(config: Config, hosts: Sequence[TpuHost], found: Mapping[str, HostResources | OutletError]) -> Findings:
     """What each of these hosts is at Google."""
     for host in hosts:
         name = f"host {host.name}"
@@ -59,12 +59,12 @@ def created(config: Config, hosts: Sequence[TpuHost]) -> Findings:
         yield Finding("TPU VMs", WARNING, line, cure)
 
 
-def is_reachable(found: Found | OutletError) -> bool:
+def is_reachable(found: HostResources | OutletError) -> bool:
     """Whether its workers can be asked."""
-    return isinstance(found, Found) and is_up(found.vm)
+    return isinstance(found, HostResources) and is_up(found.vm)
 
 
-def _unmanaged(name: str, host: TpuHost, found: Found, workspace: str) -> Finding:
+def _unmanaged(name: str, host: TpuHost, found: HostResources, workspace: str) -> Finding:
     text = found.text(workspace)
     if found.vm is not None:
         text += f", {counted(len(found.vm.workers), 'worker')}"

@@ -19,7 +19,7 @@ from dispatcher.doctor.findings import OK, UNKNOWN, WARNING, WRONG, Finding, Fin
 from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote.asking import ask_all
-from dispatcher.outlets.remote.connection import Outcome, Unreached
+from dispatcher.outlets.remote.connection import NoAnswer, Outcome
 from dispatcher.outlets.remote.operations import Failed, Operation, Ran, Run
 from dispatcher.outlets.remote.transport import LocalTransport, Transport
 from dispatcher.outlets.solver.volcano import nodes_question, read_nodes
@@ -82,7 +82,7 @@ def look(config: Config, hosts: Sequence[VolcanoHost]) -> Mapping[str, Outcome]:
 
 def can_have_helpers(host: VolcanoHost, outcome: Outcome) -> bool:
     """Whether the API server answers, and nothing is missing that a helper needs."""
-    if isinstance(outcome, Unreached) or not isinstance(outcome[0], Ran) or outcome[0].exit_code != 0:
+    if isinstance(outcome, NoAnswer) or not isinstance(outcome[0], Ran) or outcome[0].exit_code != 0:
         return False
     objects = outcome[-len(_needed(host)) :]
     missing = {
@@ -101,7 +101,7 @@ def clusters(config: Config, hosts: Sequence[VolcanoHost], outcomes: Mapping[str
     for host in hosts:
         outcome = outcomes[host.name]
         name = f"host {host.name}"
-        if isinstance(outcome, Unreached):
+        if isinstance(outcome, NoAnswer):
             yield Finding(name, WRONG, outcome.why)
             continue
         yield from _judge(name, host, Kubectl(host, config.layout.root), outcome)

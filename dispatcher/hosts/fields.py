@@ -210,7 +210,7 @@ def parse_plain_env(value: object) -> Mapping[str, str]:
 
 
 def parse_cluster_env(value: object) -> Mapping[str, str]:
-    """The variables of a cluster: which GPUs are used is said by each of its hosts."""
+    """The variables of a cluster: each of its hosts sets which GPUs are used."""
     from dispatcher.base import devices
 
     env = devices.checked(parse_env(value))

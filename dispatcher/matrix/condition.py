@@ -107,7 +107,7 @@ class Where(msgspec.Struct, frozen=True):
         return bool(self.conditions)
 
     def of_users(self, users: Iterable[str]) -> Where:
-        """The same with only jobs of these users (names or globs); of anybody's where there are none."""
+        """The same with only jobs of these users (names or globs); all jobs where there are none."""
         patterns = ",".join(users)
         return Where((*self.conditions, _parse_option(f"{OWNER}={patterns}"))) if patterns else self
 

@@ -158,7 +158,7 @@ def _too_large(value: Any, key: str) -> tuple[str, str]:
     """The key of the first number that no float can hold, and how it is written; empty where there is none."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, item in items:
-        # The number of an entry is told already.
+        # The message has the number of the entry already.
         path = f"{key}.{name}" if key else str(name) if isinstance(value, dict) else ""
         if isinstance(item, _Float) and math.isinf(item):
             return path, item.text

@@ -61,7 +61,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 
-class News(msgspec.Struct, frozen=True):
+class SubmittedChanges(msgspec.Struct, frozen=True):
     """What a look at the file has found: the jobs of appended lines; or it has to be taken in as a whole.
 
     `replaced` are those of `added` that have had a line before.
@@ -94,7 +94,7 @@ class SubmittedJobs:
         self.faults: list[str] = []
         self._stamp: Identity | None = None
 
-    def read(self, *, thoroughly: bool = False) -> News:
+    def read(self, *, thoroughly: bool = False) -> SubmittedChanges:
         """Take in what has changed. `thoroughly`: also changes before the end, such as those of an editor.
 
         Without a file, and where it cannot be read, the entries stay as they are, and `problem` says so.
@@ -105,15 +105,15 @@ class SubmittedJobs:
             known = "jobs that were read from it go on" if self.entries else "the jobs in it are not known"
             self.problem = f"{self.path} is missing: {known}. Restore it, or `dispatcher delete` them"
             self._inode = 0
-            return News()
+            return SubmittedChanges()
         except OSError as error:
             self.problem = f"{self.path} cannot be read, so jobs in it may be missing: {error.strerror or error}"
             self.faults = [f"cannot be read: {error.strerror or error}"]
             # All of it is read again when it can be.
             self._inode = 0
-            return News()
+            return SubmittedChanges()
 
-    def _look(self, *, thoroughly: bool) -> News:
+    def _look(self, *, thoroughly: bool) -> SubmittedChanges:
         fd = self._open()
         try:
             found = os.fstat(fd)
@@ -139,7 +139,7 @@ class SubmittedJobs:
             files.refresh_names(self.path.parent)
         return files.open_at_once(os.fspath(self.path), os.O_RDONLY)
 
-    def _append(self, data: bytes) -> News:
+    def _append(self, data: bytes) -> SubmittedChanges:
         """Take in what follows on what was read; an unfinished last line is read again, with its end."""
         added: list[str] = []
         replaced: list[str] = []
@@ -156,9 +156,9 @@ class SubmittedJobs:
         self._checksum = zlib.crc32(data[:end], self._checksum)
         self._tail = (self._tail + data[:end])[-_TAIL:]
         self._describe()
-        return News(tuple(added), tuple(replaced))
+        return SubmittedChanges(tuple(added), tuple(replaced))
 
-    def _replace(self, data: bytes, inode: int) -> News:
+    def _replace(self, data: bytes, inode: int) -> SubmittedChanges:
         before, faults = self.entries, self.faults
         self.entries, self.faults = Entries(first_kind=_FIRST_KIND), []
         self._inode = inode
@@ -174,7 +174,7 @@ class SubmittedJobs:
         for job in before if self.faults else ():
             if job not in self.entries:
                 self.entries.add(before[job])
-        return News(is_rewritten=bool(before) or bool(faults), added=(*known, *news.added))
+        return SubmittedChanges(is_rewritten=bool(before) or bool(faults), added=(*known, *news.added))
 
     def save(self, root: Path) -> None:
         """Keep the entries for processes that begin later, where reading them would take long."""

@@ -12,8 +12,8 @@ sends it (process, child, channels) with a deadline; the loop waits for nothing.
 
     sent       the other side has taken it
     failed     the other side has not: any pod tries again, a few times, later and later
-    doubtful   nobody knows: the sender died, or there was no answer after the notice was out. It is never sent again,
-               and shown until a person dismisses it
+    doubtful   may have arrived: the sender died, or there was no answer after the notice was out. It is never sent
+               again, and shown until a person dismisses it
 
 While a notice to a target is under way or to be tried again, what happens meanwhile is kept for the next one.
 

@@ -1,4 +1,4 @@
-"""Whether the targets can be used by this process: refused at the start, not at night when somebody is to be told."""
+"""Whether the targets can be used by this process: refused at the start, not at night when a notice is due."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """What no line of the journal says by itself: a dead pod, a finished matrix, jobs that wait while none runs.
 
 Each is an incident with a key. The first pod that finds one writes that it began, and one that finds it over writes
-that; in between nobody is told again. So what a pod sees must not contradict what another one sees: a dead pod is named
-with its last heartbeat, it is over only when that has risen, and it begins only if that has not risen since the last
-look, which may be as old as the poll interval.
+that; in between no notice is sent again. So what a pod sees must not contradict what another one sees: a dead pod is
+named with its last heartbeat, it is over only when that has risen, and it begins only if that has not risen since the
+last look, which may be as old as the poll interval.
 """
 
 from __future__ import annotations

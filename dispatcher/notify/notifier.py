@@ -13,7 +13,7 @@ from dispatcher.base.programs import wait_for_any
 from dispatcher.base.times import parse_time
 from dispatcher.config import Config
 from dispatcher.notify.conditions import Conditions
-from dispatcher.notify.process import Outcome, Sending
+from dispatcher.notify.process import Outcome, SendingProcess
 from dispatcher.notify.schedule import Due, due, retry_at_s, zone_of
 from dispatcher.notify.text import headline, payload, workspace_id
 from dispatcher.notify_config import Notify
@@ -52,7 +52,7 @@ class Notifier:
         self._log = log
         self._clock = clock
         self._zone = zone_of(self._notify.zone)
-        self._sending: dict[int, Sending] = {}
+        self._sending: dict[int, SendingProcess] = {}
         self._ended: dict[int, Outcome] = {}
         self._has_begun = False
         # What `_due_s` was found for.
@@ -191,7 +191,7 @@ class Notifier:
     def _silent(self, now_s: float) -> list[Notice]:
         """The notices whose senders are gone; also those of this process that it does not send.
 
-        Of a transaction that failed nobody knows whether its claims are in the journal.
+        After a transaction that failed, its claims may be in the journal or not.
         """
         me = sender()
         return [
@@ -216,7 +216,7 @@ class Notifier:
         root = self._store.layout.root
         content = payload(root.name, name, notice.number, notice.causes, notice.tries, workspace_id(root), self._zone)
         try:
-            self._sending[notice.number] = Sending(self._notify.targets[name], content)
+            self._sending[notice.number] = SendingProcess(self._notify.targets[name], content)
         except OSError as error:
             self._ended[notice.number] = Outcome(FAILED, f"no process could be started: {error.strerror}")
 
@@ -240,7 +240,7 @@ def sender() -> str:
 
 
 def sender_is_gone(notice: Notice, now_s: float) -> bool:
-    """Whether nobody will say any more how it went: certain on the sender's host, elsewhere by the time."""
+    """Whether its outcome will never be reported: certain on the sender's host, elsewhere by the time."""
     where, pid, ticks = notice.sender.rsplit(" ", 2) if notice.sender.count(" ") >= 2 else ("", "", "")
     if where == host.here() and pid.isdigit() and ticks.isdigit():
         return host.is_gone(int(pid), int(ticks))

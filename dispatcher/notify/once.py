@@ -14,7 +14,7 @@ from dispatcher.errors import UsageError, nearest
 from dispatcher.notify.checks import faults_in, refuse_unusable
 from dispatcher.notify.conditions import Conditions
 from dispatcher.notify.notifier import Notifier
-from dispatcher.notify.process import Outcome, Sending
+from dispatcher.notify.process import Outcome, SendingProcess
 from dispatcher.notify.text import test_payload, workspace_id
 from dispatcher.notify_config import Notify, Target
 from dispatcher.run_state.facets.notices import FAILED, Notice
@@ -25,7 +25,7 @@ _LONGEST_WAIT_S: Final = 60.0
 
 
 def settings_of(config: Config) -> Notify:
-    """Who is told what. Raises UsageError when nobody is."""
+    """The targets and their events. Raises UsageError when there are none."""
     if config.notify is None:
         raise UsageError(f"{config.layout.config_file} has no notify: docs/notify.md shows what to write")
     return config.notify
@@ -66,7 +66,7 @@ def _tested(config: Config, target: Target) -> Outcome:
     if faults:
         return Outcome(FAILED, "; ".join(faults))
     root = config.layout.root
-    sending = Sending(target, test_payload(root.name, target.name, workspace_id(root)))
+    sending = SendingProcess(target, test_payload(root.name, target.name, workspace_id(root)))
     try:
         while (outcome := sending.outcome()) is None:
             wait_for_any([sending])
@@ -77,7 +77,7 @@ def _tested(config: Config, target: Target) -> Outcome:
 
 
 def _silence_s(store: Store) -> float:
-    """For how long the journal has said nothing."""
+    """How long ago the journal's last line was written."""
     try:
         written_s = os.stat(store.layout.journal(store.generation or 0)).st_mtime
     except OSError:

@@ -1,7 +1,7 @@
 """Sends a notice in a process of its own, with a deadline. The process that asks for it never waits.
 
 The child gets everything on stdin, so `ps` shows nothing. It says `begun` when it begins what may deliver the notice,
-and how it ended as one line of JSON. From `begun` on, whoever kills it, or finds it gone, does not know.
+and how it ended as one line of JSON. If it is killed or gone after `begun`, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(Outcome).decode
 
 
-class Sending:
+class SendingProcess:
     """One child that sends a notice, as something to wait for."""
 
     def __init__(self, target: Target, notice: dict[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Sending:
             return Outcome(DOUBTFUL, f"no answer within {self._limit_s:g} s")
         if finished.killed_because:
             return Outcome(FAILED, f"not reached within {self._limit_s:g} s")
-        why = f"the process that sent it ended with {finished.exit_code} and said nothing"
+        why = f"the process that sent it ended with {finished.exit_code} without a report"
         return Outcome(DOUBTFUL if has_begun else FAILED, why)
 
 

@@ -37,7 +37,7 @@ class Due(msgspec.Struct, frozen=True):
 def due(notices: Notices, target: Target, zone: tzinfo | None, now_s: float, *, at_once: bool = False) -> Due | None:
     """When a target is told what; None when nothing is to be told, or while a notice to it is being sent.
 
-    `at_once`: without the delay that bundles, because nobody may be there later.
+    `at_once`: without the delay that bundles, because there may be no pod later.
     """
     state = notices.targets.get(target.name)
     if state is None:

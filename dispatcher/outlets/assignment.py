@@ -7,7 +7,7 @@ import msgspec
 from dispatcher.config import Config, Method
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Key, Request, Slot
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,7 +18,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     pod: str
     request: Request
     slot: Slot
-    code: Snapshot | None = None
+    code: CodeSnapshot | None = None
 
 
 def method_of(config: Config, assigned: Assignment) -> Method:

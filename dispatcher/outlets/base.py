@@ -16,7 +16,7 @@ from dispatcher import contract
 from dispatcher.base import files
 from dispatcher.errors import DispatcherError
 from dispatcher.hosts.types import Location, PbsOptions, SlurmOptions
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.node.setup import NodeSetup
 from dispatcher.provenance.origin import Origin
 from dispatcher.provenance.record import HostFacts
@@ -209,7 +209,7 @@ class Bundle(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = {}
     pack: Key | None = None
     origin: Origin | None = None
-    code: Snapshot | None = None
+    code: CodeSnapshot | None = None
 
 
 class Placement(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from dispatcher.config import PYTHON_PLACES, Config, Method, interpreter, own_pr
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Bundle, Site
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.env_file import env_files
 from dispatcher.outlets.idle_times import node_interval_s
 from dispatcher.outlets.node.script import Facts, GpuWatch, NodeJob, private_files, render_node
@@ -159,7 +159,7 @@ def deliver(bundle: Bundle, layout: Layout) -> bool:
     return True
 
 
-def _code_exports(code: Snapshot) -> tuple[str, ...]:
+def _code_exports(code: CodeSnapshot) -> tuple[str, ...]:
     return f"{contract.CODE_COMMIT}={code.commit_text}", f"{contract.CODE_DIGEST}={code.digest}"
 
 
@@ -200,7 +200,7 @@ def _bootstrap(assigned: Assignment, site: Site) -> bytes:
 
 
 def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
-    """What the node tells, unless the pod knows it or no one wants to."""
+    """What the node reports, unless the pod knows it or it is not wanted."""
     if site.host is not None or not config.provenance:
         return None
     return Facts(
@@ -212,7 +212,7 @@ def _facts(config: Config, assigned: Assignment, site: Site) -> Facts | None:
 
 
 def _watch(config: Config, assigned: Assignment, site: Site) -> GpuWatch | None:
-    """How the node watches the GPUs of the attempt, unless the pod does or no one wants to."""
+    """How the node watches the GPUs of the attempt, unless the pod does or it is not wanted."""
     interval_s = node_interval_s(config.gpu_idle_of(assigned.entry.method))
     if site.host is not None or not site.gpus or interval_s is None:
         return None

@@ -18,7 +18,7 @@ from dispatcher.matrix.entry import Entry
 
 _NAME: Final = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
 _OF_THE_SHELL: Final = frozenset({b"BASHOPTS", b"BASH_VERSINFO", b"EUID", b"PPID", b"SHELLOPTS", b"UID"})
-# The machines are new for each attempt, so no one's file is there.
+# The machines are new for each attempt, so no user's file is there.
 _INSTEAD: Final[Mapping[str, str]] = {
     VolcanoHost.type: "use a Secret of Kubernetes, named with envFrom in templates/volcano.yaml",
     TpuHost.type: "let the method's setup fetch them, from Secret Manager for example",

@@ -185,7 +185,7 @@ def ask_hosts(
     See `limit_s` for what may be more than `timeout_s`.
     """
     from dispatcher.outlets.remote.asking import ask_all
-    from dispatcher.outlets.remote.connection import Unreached
+    from dispatcher.outlets.remote.connection import NoAnswer
 
     found: dict[str, Outcome] = {}
     asked = {}
@@ -193,7 +193,7 @@ def ask_hosts(
         try:
             asked[name] = make_transport(config.hosts.hosts[name], config, owner), operations
         except DispatcherError as error:
-            found[name] = Unreached(str(error))
+            found[name] = NoAnswer(str(error))
     return {**found, **ask_all(asked, limit_s((config.hosts.hosts[name] for name in asked), timeout_s))}
 
 

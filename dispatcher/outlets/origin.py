@@ -12,7 +12,7 @@ from dispatcher.base.variables import recorded
 from dispatcher.config import Config, Method, interpreter
 from dispatcher.outlets.assignment import Assignment, method_of
 from dispatcher.outlets.base import Site
-from dispatcher.outlets.code.snapshot import Changes, Snapshot
+from dispatcher.outlets.code.snapshot import Changes, CodeSnapshot
 from dispatcher.provenance.origin import Origin
 from dispatcher.provenance.record import GitState, Template
 from dispatcher.templates.training import template_digest
@@ -49,7 +49,7 @@ def origin_of(
     )
 
 
-def _git_of(code: Snapshot) -> GitState:
+def _git_of(code: CodeSnapshot) -> GitState:
     changes = code.changes or Changes()
     return GitState(
         commit=code.commit,

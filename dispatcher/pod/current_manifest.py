@@ -15,7 +15,7 @@ from dispatcher.errors import ManifestError
 from dispatcher.matrix import saved_entries
 from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import job_ids, no_manifest_text, parse_manifest, read_file, unreadable
-from dispatcher.matrix.submitted import Listed, News, SubmittedJobs
+from dispatcher.matrix.submitted import Listed, SubmittedChanges, SubmittedJobs
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -112,7 +112,7 @@ class CurrentManifest:
             self._log(f"warning: {text}")
         self._unreadable = text
 
-    def read_submitted(self, *, thoroughly: bool = False) -> News:
+    def read_submitted(self, *, thoroughly: bool = False) -> SubmittedChanges:
         """Take in jobs that were submitted; see SubmittedJobs."""
         submitted = self._submitted
         news = submitted.read(thoroughly=thoroughly)

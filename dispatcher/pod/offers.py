@@ -50,7 +50,7 @@ CODE: Final = "code"
 _PUBLISHED: Final = 100
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class Rejection(msgspec.Struct, frozen=True):
     """Why one pod does not take a job; `needs_person`: nor will it later, unless a person changes something."""
 
     kind: str
@@ -92,19 +92,19 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
             return tuple(self.outlets)
         return tuple(name for name in entry.outlet if name in self.outlets)
 
-    def excludes(self, entry: Entry) -> Refusal | None:
+    def excludes(self, entry: Entry) -> Rejection | None:
         """Why the entry is not for this pod: its manifest, its method, its outlet, or --where."""
         if self.lists is not None and entry.job_id not in self.lists:
-            return Refusal(MANIFEST, f"not in its manifest {self.manifest}")
+            return Rejection(MANIFEST, f"not in its manifest {self.manifest}")
         if self.methods and entry.method not in self.methods:
-            return Refusal(METHOD, f"method {entry.method} is not among --methods")
+            return Rejection(METHOD, f"method {entry.method} is not among --methods")
         if entry.outlet and not self.outlets_for(entry):
             offered = ", ".join(self.outlets) or "none"
-            return Refusal(_OUTLET, f"asks for outlet {' or '.join(entry.outlet)}, this pod offers {offered}")
+            return Rejection(_OUTLET, f"asks for outlet {' or '.join(entry.outlet)}, this pod offers {offered}")
         miss = self.where.first_miss(entry.value)
-        return None if miss is None else Refusal(WHERE, f"--where {miss} does not match")
+        return None if miss is None else Rejection(WHERE, f"--where {miss} does not match")
 
-    def refusal(self, entry: Entry, request: Request) -> Refusal | None:
+    def refusal(self, entry: Entry, request: Request) -> Rejection | None:
         """Why the pod never takes the entry, an attempt of which asks for `request`."""
         refusal = self.excludes(entry)
         if refusal is not None:
@@ -115,10 +115,10 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
             if not reasons[name]:
                 break
         else:
-            return Refusal(_CAPACITY, _by_outlet(reasons) or "this pod has no outlet that is known here")
+            return Rejection(_CAPACITY, _by_outlet(reasons) or "this pod has no outlet that is known here")
         if entry.method in self.unusable_methods:
             why = f"unusable method {entry.method}: {self.unusable_methods[entry.method]}"
-            return Refusal(UNUSABLE, why, needs_person=True)
+            return Rejection(UNUSABLE, why, needs_person=True)
         return None
 
     def that_see(self, entry: Entry, home: Home, on_move: str) -> Offer:
@@ -127,7 +127,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
         names = that_see(self.outlets_for(entry), places, home, on_move)
         return msgspec.structs.replace(self, outlets={name: self.outlets[name] for name in names})
 
-    def refusal_now(self, entry: Entry, request: Request) -> Refusal | None:
+    def refusal_now(self, entry: Entry, request: Request) -> Rejection | None:
         """Why an entry that the pod does not refuse gets no slot, whatever ends; None when waiting helps."""
         reasons = {}
         for name in self.outlets_for(entry):
@@ -136,7 +136,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
                 reasons[name] = outlet.refuses_now(request)
                 if not reasons[name]:
                     return None
-        return Refusal(_CAPACITY_NOW, _by_outlet(reasons)) if reasons else None
+        return Rejection(_CAPACITY_NOW, _by_outlet(reasons)) if reasons else None
 
     def lacks(self, entry: Entry, request: Request) -> str:
         """What an entry that the pod takes waits for, besides a slot; empty where one outlet lacks nothing."""
@@ -224,7 +224,7 @@ def _read_outlets(info: PodInfo) -> dict[str, OutletOffer]:
     return known
 
 
-def refused_by_all(entry: Entry, request: Request, refusals: Mapping[str, Refusal], offers: Collection[Offer]) -> str:
+def refused_by_all(entry: Entry, request: Request, refusals: Mapping[str, Rejection], offers: Collection[Offer]) -> str:
     """Why no live pod takes the entry. `refusals` by pod, of all `offers`."""
     kinds = {refusal.kind for refusal in refusals.values()}
     if len(kinds) > 1:

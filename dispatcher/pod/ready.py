@@ -3,9 +3,9 @@
 Updated change by change. Order: higher priority first, then the manifest's order. Entries that ask for the same form
 one class. Which outlets an entry asks for depends on its record too (placing.py), so an entry may change its class.
 
-Within a class, entries that count in the same limited groups (`max_running`) form one lane with a heap of its own, and
-the class has a heap of the first ones of its lanes. A lane with a full group is closed: it is in no heap until a place
-in that group is free. So jobs of full groups cost nothing, however many there are.
+Within a class, entries that count in the same limited groups (`max_running`) form one queue with a heap of its own,
+and the class has a heap of the first ones of its queues. A queue with a full group is closed: it is in no heap until a
+place in that group is free. So jobs of full groups cost nothing, however many there are.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from dispatcher.run_state.states import Record, State
 
 # Outlets, the preferred first, and a request.
 Asked = tuple[tuple[str, ...], Request]
-# Minus the priority, the order in the manifest, the job, its lane. Smaller is claimed first.
-Rank: TypeAlias = "tuple[int, int, str, Lane]"
+# Minus the priority, the order in the manifest, the job, its queue. Smaller is claimed first.
+Rank: TypeAlias = "tuple[int, int, str, GroupQueue]"
 
 
 class ReadyClass(msgspec.Struct, eq=False):
     """Entries that ask for the same, up to `pack` of which may share a slot.
 
-    `outlets`: those of the pod that can run them, the preferred first. `heads` is a heap of the first ranks of lanes;
-    those that are no longer `shown` by their lane are dropped when they come first.
+    `outlets`: those of the pod that can run them, the preferred first. `heads` is a heap of the first ranks of queues;
+    those that are no longer `shown` by their queue are dropped when they come first.
     """
 
     outlets: tuple[str, ...]
     request: Request
     pack: int = 1
-    lanes: dict[tuple[Group, ...], Lane] = {}
+    queues: dict[tuple[Group, ...], GroupQueue] = {}
     heads: list[Rank] = []
 
 
-class Lane(msgspec.Struct, eq=False):
+class GroupQueue(msgspec.Struct, eq=False):
     """The entries of one class that count in the same `groups`.
 
-    `heap` is of ranks. One that is no longer its job's rank, or whose job has changed its lane, is dropped when it
-    comes first. `shown` is the rank that stands for the lane in the heads of its class; None while it has no entries,
+    `heap` is of ranks. One that is no longer its job's rank, or whose job has changed its queue, is dropped when it
+    comes first. `shown` is the rank that stands for the queue in the heads of its class; None while it has no entries,
     or is closed.
     """
 
@@ -75,7 +75,7 @@ class ReadyJobs:
         self._records = facts.records
         self._in_flight = facts.in_flight
         # Lanes that are closed, by the full group.
-        self._closed: dict[Group, list[Lane]] = {}
+        self._closed: dict[Group, list[GroupQueue]] = {}
         self._on_move = facts.on_move
         self._asked = asked
         self._pack_of = pack_of
@@ -162,9 +162,9 @@ class ReadyJobs:
         self._enqueue_due_retries(now)
         freed = self._in_flight.drain_freed()
         for group in list(self._closed) if freed is None else freed:
-            for lane in self._closed.pop(group, ()):
-                lane.is_closed = False
-                self._show(lane)
+            for queue in self._closed.pop(group, ()):
+                queue.is_closed = False
+                self._show(queue)
 
     def next_retry(self, now: str) -> str | None:
         """The earliest time after `now` at which a job that waits for its retry becomes ready."""
@@ -180,28 +180,28 @@ class ReadyJobs:
         heads = of_class.heads
         while heads:
             rank = heads[0]
-            lane = rank[3]
-            if lane.shown is not rank:
+            queue = rank[3]
+            if queue.shown is not rank:
                 heapq.heappop(heads)
             elif self._ranks.get(rank[2]) != rank:
                 heapq.heappop(heads)
-                self._show(lane)
-            elif lane.groups and (full := self._in_flight.full(lane.groups)) is not None:
+                self._show(queue)
+            elif queue.groups and (full := self._in_flight.full(queue.groups)) is not None:
                 heapq.heappop(heads)
-                lane.shown, lane.is_closed = None, True
-                self._closed.setdefault(full, []).append(lane)
+                queue.shown, queue.is_closed = None, True
+                self._closed.setdefault(full, []).append(queue)
             else:
                 return rank
         return None
 
-    def _show(self, lane: Lane) -> None:
-        """Have the smallest rank of a lane stand for it; ranks that a change has replaced are dropped here."""
-        heap = lane.heap
+    def _show(self, queue: GroupQueue) -> None:
+        """Have the smallest rank of a queue stand for it; ranks that a change has replaced are dropped here."""
+        heap = queue.heap
         while heap and self._ranks.get(heap[0][2]) != heap[0]:
             heapq.heappop(heap)
-        lane.shown = heap[0] if heap else None
+        queue.shown = heap[0] if heap else None
         if heap:
-            heapq.heappush(lane.of_class.heads, heap[0])
+            heapq.heappush(queue.of_class.heads, heap[0])
 
     def first(self, classes: Iterable[ReadyClass], full: set[str]) -> tuple[Rank, ReadyClass] | None:
         """The smallest rank of these classes, among those that can run on more than the outlets `full`."""
@@ -262,15 +262,15 @@ class ReadyJobs:
         entry = self._entries[job]
         of_class = self._class(job, entry, record)
         groups = self._in_flight.groups(entry)
-        lane = of_class.lanes.get(groups)
-        if lane is None:
-            lane = of_class.lanes[groups] = Lane(of_class, groups)
-        rank = (-record.priority_or(entry.priority), entry.order, job, lane)
+        queue = of_class.queues.get(groups)
+        if queue is None:
+            queue = of_class.queues[groups] = GroupQueue(of_class, groups)
+        rank = (-record.priority_or(entry.priority), entry.order, job, queue)
         if self._ranks.get(job) != rank:
             self._ranks[job] = rank
-            heapq.heappush(lane.heap, rank)
-            if lane.heap[0] is rank and not lane.is_closed:
-                self._show(lane)
+            heapq.heappush(queue.heap, rank)
+            if queue.heap[0] is rank and not queue.is_closed:
+                self._show(queue)
 
     def _enqueue_due_retries(self, now: str) -> None:
         if now < self._now:

@@ -29,7 +29,7 @@ from dispatcher.pod.reporting import PodReport
 from dispatcher.pod.session import Session
 from dispatcher.pod.short_lived import remove_ended
 from dispatcher.pod.trusted_locks import register_with_trusted_locks
-from dispatcher.pod.wake import FileWatch, Signals, Wait
+from dispatcher.pod.wake import FileWatch, LoopWait, Signals
 from dispatcher.run_state import liveness
 from dispatcher.run_state.adoption import refuse_old_script, refuse_unadopted
 from dispatcher.run_state.known_jobs import ManifestJobs
@@ -163,7 +163,7 @@ class Pod:
             watch = FileWatch()
             for path in (layout.status_file, layout.lock_file, *self.reconciler.files_to_watch()):
                 watch.add(path)
-            wait = Wait(self._signals, watch)
+            wait = LoopWait(self._signals, watch)
             try:
                 while not self._is_over():
                     self._step(wait, watch)
@@ -180,7 +180,7 @@ class Pod:
             return INTERRUPTED
         return self.report.exit_code()
 
-    def _step(self, wait: Wait, watch: FileWatch) -> None:
+    def _step(self, wait: LoopWait, watch: FileWatch) -> None:
         pause_s: float | None = _TRY_AGAIN_S
         try:
             # A file server in trouble answers with any error to any call: none of them may end the loop.

@@ -13,7 +13,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.assignment import Assignment
 from dispatcher.outlets.base import CANNOT_START, Bundle, Ended, Key, Request, cannot_start
 from dispatcher.outlets.bundle import deliver, entry_bundle, render
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.env_file import refuse_env_file
 from dispatcher.pod.claim import Choice
 from dispatcher.pod.pack import Pack
@@ -41,7 +41,7 @@ class Starter:
         self,
         shared: Shared,
         request_of: Callable[[Entry], Request],
-        copy_of: Callable[[str], Snapshot],
+        copy_of: Callable[[str], CodeSnapshot],
         note: Callable[[Iterable[Origin]], None],
     ) -> None:
         self._config = shared.config

@@ -27,7 +27,18 @@ import msgspec
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Request
 from dispatcher.pod.in_flight import InFlight
-from dispatcher.pod.offers import BLOCKED, CODE, DRAINING, HOST, PLACE, SILENT, STOPPED, Offer, Refusal, refused_by_all
+from dispatcher.pod.offers import (
+    BLOCKED,
+    CODE,
+    DRAINING,
+    HOST,
+    PLACE,
+    SILENT,
+    STOPPED,
+    Offer,
+    Rejection,
+    refused_by_all,
+)
 from dispatcher.pod.placing import RESTART, Home, home_of, stays
 from dispatcher.run_state.external import runs_externally
 from dispatcher.run_state.facets.pauses import Pause, host_scope, pause_of_host, pause_of_method
@@ -241,7 +252,7 @@ class Waiting:
         if facts.obstacle:
             return Reason(facts.obstacle, needs_person=True, root=facts.obstacle)
         request, home = facts.request_of(entry), home_of(entry, record)
-        refusals: dict[str, Refusal] = {}
+        refusals: dict[str, Rejection] = {}
         lacks = ""
         for offer in facts.offers:
             refusal = self._pod_refusal(offer, entry, request, home) or self._lacks_code(offer, entry, record)
@@ -291,37 +302,37 @@ class Waiting:
         sees_all = all(outlet.place == home.place for offer in self._facts.offers for outlet in offer.outlets.values())
         return SLOT if sees_all else home.text()
 
-    def _pod_refusal(self, offer: Offer, entry: Entry, request: Request, home: Home | None) -> Refusal | None:
+    def _pod_refusal(self, offer: Offer, entry: Entry, request: Request, home: Home | None) -> Rejection | None:
         """Why this pod does not take the entry, whatever is free."""
         if offer.is_silent:
-            return Refusal(SILENT, "shows no sign of life")
+            return Rejection(SILENT, "shows no sign of life")
         if offer.is_draining:
-            return Refusal(DRAINING, "draining")
+            return Rejection(DRAINING, "draining")
         if offer.stopped:
-            return Refusal(STOPPED, f"no longer claims: {offer.stopped}", needs_person=True)
+            return Rejection(STOPPED, f"no longer claims: {offer.stopped}", needs_person=True)
         pause = pause_of_host(self._facts.pauses, offer.host, entry.method)
         if pause is not None:
             of_method = "" if pause.scope == host_scope(offer.host) else f" for method {entry.method}"
-            return Refusal(HOST, f"host {offer.host} is paused{of_method}: {pause.why}", needs_person=True)
+            return Rejection(HOST, f"host {offer.host} is paused{of_method}: {pause.why}", needs_person=True)
         refusal = offer.refusal(entry, request)
         if refusal is None and home is not None:
             seeing = offer.that_see(entry, home, self._facts.on_move(entry))
             if not seeing.outlets:
                 # One that is not known yet may turn out to see it.
                 unknown = any(not offer.outlets[name].place for name in offer.outlets_for(entry))
-                return Refusal(PLACE, home.text(), needs_person=not unknown)
+                return Rejection(PLACE, home.text(), needs_person=not unknown)
             offer, refusal = seeing, seeing.refusal(entry, request)
         refusal = refusal or offer.refusal_now(entry, request)
         blocked = offer.blocked.get(entry.job_id)
         # The claim is tried again every few seconds, so no person is needed if the obstacle goes away.
-        return Refusal(BLOCKED, f"cannot be claimed: {blocked}") if refusal is None and blocked else refusal
+        return Rejection(BLOCKED, f"cannot be claimed: {blocked}") if refusal is None and blocked else refusal
 
-    def _lacks_code(self, offer: Offer, entry: Entry, record: Record) -> Refusal | None:
+    def _lacks_code(self, offer: Offer, entry: Entry, record: Record) -> Rejection | None:
         """Why this pod has no copy of the code for the job."""
         if not offer.code_problems or not self._facts.wants_copy(entry):
             return None
         why = offer.code_problems.get(record.snapshot or "")
-        return Refusal(CODE, f"no copy of the code (snapshot): {why}", needs_person=True) if why else None
+        return Rejection(CODE, f"no copy of the code (snapshot): {why}", needs_person=True) if why else None
 
 
 def _dead_end(text: str, root: str, *, needs_person: bool) -> Reason:

@@ -113,7 +113,7 @@ class Signals:
             self.count += 1
 
 
-class Wait:
+class LoopWait:
     """One wait of the loop."""
 
     def __init__(self, signals: Signals, watch: FileWatch) -> None:

@@ -9,7 +9,7 @@
     git         git that runs nothing which a repository names; remotes: addresses without secrets
     programs    programs with a deadline, killed with their children
     interpreters  the Python of a command and its packages
-    told        the program by which another Python, or another host (templates/node.sh.j2), tells what it is
+    host_report the program by which another Python, or another host (templates/node.sh.j2), reports what it is
 
 On this host the pod records everything. Elsewhere the attempt's first node writes `provenance-host.json` beside the
 command (see `tell_facts` in node.sh.j2), which comes home with the other reports.

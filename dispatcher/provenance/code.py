@@ -155,7 +155,7 @@ class CodeReader:
             return state
         excluded = [f":(top,exclude,literal){name}" for name in unchecked]
         try:
-            # Somebody may commit meanwhile: the difference is that from the commit that is recorded.
+            # A commit may be made meanwhile: the difference is that from the commit that is recorded.
             found = take_difference(git, [*self._pathspecs, *excluded], size, (commit,))
         except (ProgramError, OSError) as error:
             problems.append(_in_brief(str(error)))

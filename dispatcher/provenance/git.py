@@ -1,4 +1,4 @@
-"""git beside the loop: it only reads, waits for nobody, and runs no program that a repository's configuration names.
+"""git beside the loop: it only reads, never waits, and runs no program that a repository's configuration names.
 
 Such programs are filters, external differences and their converters, hooks, the monitor of the filesystem, pagers,
 and the transports by which missing objects are fetched.

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.base.file_identity import SERVER_TICK_S, ExactIdentity
-from dispatcher.provenance import told
+from dispatcher.provenance import host_report
 from dispatcher.provenance.programs import Deadline, ProgramError, output
 from dispatcher.provenance.record import Interpreter
 from dispatcher.provenance.untracked import stamp_of
@@ -93,9 +93,9 @@ def _found(word: str, path: str | None, directory: Path) -> str | None:
 
 
 @functools.cache
-def told_source() -> str:
+def host_report_source() -> str:
     """The program that another Python runs, as text."""
-    return Path(told.__file__).read_text(encoding="utf-8")
+    return Path(host_report.__file__).read_text(encoding="utf-8")
 
 
 class Interpreters:
@@ -130,14 +130,14 @@ def _is_script(path: str) -> bool:
 def _own() -> _Answer:
     """What `_ask` would answer of the interpreter that runs this."""
     try:
-        return msgspec.convert(told.interpreter(os.environ.get("PYTHONNOUSERSITE", "")), type=_Answer)
+        return msgspec.convert(host_report.interpreter(os.environ.get("PYTHONNOUSERSITE", "")), type=_Answer)
     except OSError as error:
         raise ProgramError(f"the packages of {sys.executable} cannot be listed: {error}") from None
 
 
 def _ask(executable: str, directory: Path, deadline: Deadline) -> _Answer:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    words = [executable, "-I", "-S", "-c", told_source(), "interpreter", os.environ.get("PYTHONNOUSERSITE", "")]
+    words = [executable, "-I", "-S", "-c", host_report_source(), "interpreter", os.environ.get("PYTHONNOUSERSITE", "")]
     try:
         printed = output(words, cwd=directory, environment=environment, deadline=deadline, most_bytes=_MOST_OUTPUT)
         return msgspec.json.decode(printed, type=_Answer)

@@ -54,5 +54,5 @@ def _fully_unquoted(text: str) -> str:
         if plain == text:
             return text
         text = plain
-    # Nobody writes that by accident: it is refused as doubtful.
+    # That is not written by accident: it is refused as doubtful.
     return "@"

@@ -59,7 +59,7 @@ def _holds_up(pause: Pause, snapshot: Snapshot) -> bool:
 
 
 def notices(snapshot: Snapshot) -> list[str]:
-    """What is worth knowing, and needs nobody at once."""
+    """What is worth knowing, but not urgent."""
     found = []
     if snapshot.edited:
         edits = counted(len(snapshot.edited), "hand edit")

@@ -25,7 +25,7 @@ class Group(msgspec.Struct, frozen=True):
     jobs: list[tuple[str, Path]]
 
 
-class Chosen(msgspec.Struct, frozen=True):
+class ComparedJobs(msgspec.Struct, frozen=True):
     """The jobs to compare, by group, each with the directory of its last attempt.
 
     groups: those by the keys `by` from number `first` on that have run, of `total_groups`.
@@ -48,7 +48,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 def chosen_groups(
     values: JobValues, places: Sequence[int], by: Sequence[str], first: int, directory_of: Callable[[str], Path]
-) -> Chosen:
+) -> ComparedJobs:
     """The jobs at these places, grouped, each with the directory of its last attempt.
 
     Where there are too many, as many of each group are taken, whatever their order in the manifest. Which ones goes by
@@ -68,7 +68,7 @@ def chosen_groups(
         jobs = [values.jobs[place] for place in values.sample(members[number], share)]
         directories = [(job, directory_of(job)) for job in jobs]
         found.append(Group(groups.values[number], groups.labels[number], len(members[number]), directories))
-    return Chosen(by, found, first, total, len(places) - len(ran))
+    return ComparedJobs(by, found, first, total, len(places) - len(ran))
 
 
 def _shares(sizes: Sequence[int], most: int) -> list[int]:

@@ -38,7 +38,7 @@ class Side(msgspec.Struct, frozen=True):
     ended: str
 
 
-class Row(msgspec.Struct, frozen=True):
+class FieldDifference(msgspec.Struct, frozen=True):
     """What differs, and what each of the two has; None: nothing, or unknown."""
 
     what: str
@@ -66,13 +66,13 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
     a: Side
     b: Side
-    parameters: Sequence[Row]
+    parameters: Sequence[FieldDifference]
     code: str
-    code_rows: Sequence[Row]
+    code_rows: Sequence[FieldDifference]
     commits: Sequence[str]
     stat: str
-    packages: Sequence[Row]
-    environment: Sequence[Row]
+    packages: Sequence[FieldDifference]
+    environment: Sequence[FieldDifference]
     results: Sequence[Result]
     unknown: Sequence[str]
 
@@ -115,7 +115,7 @@ def _provenance(layout: Layout, side: Side, unknown: list[str]) -> Provenance | 
     return found
 
 
-def _parameters(layout: Layout, a: Side, b: Side, unknown: list[str]) -> list[Row]:
+def _parameters(layout: Layout, a: Side, b: Side, unknown: list[str]) -> list[FieldDifference]:
     ran = RanWith(layout)
     one, other = (ran.attempt(side.job, side.attempt) for side in (a, b))
     for side, entry in ((a, one), (b, other)):
@@ -124,7 +124,7 @@ def _parameters(layout: Layout, a: Side, b: Side, unknown: list[str]) -> list[Ro
     if one is None or other is None:
         return []
     rows = differences(one, other)
-    return [Row(row["key"], row["ran_with"], row["manifest"]) for row in rows if row["key"] != "job_id"]
+    return [FieldDifference(row["key"], row["ran_with"], row["manifest"]) for row in rows if row["key"] != "job_id"]
 
 
 def _why_no_entry(layout: Layout, side: Side) -> str:
@@ -172,7 +172,7 @@ def _content(git: GitState) -> tuple[Any, ...]:
     return git.commit, git.diff, dict(git.untracked), dict(git.submodules)
 
 
-def _code_rows(layout: Layout, one: Provenance | None, other: Provenance | None) -> Iterator[Row]:
+def _code_rows(layout: Layout, one: Provenance | None, other: Provenance | None) -> Iterator[FieldDifference]:
     if one is None or other is None:
         return
     git, its = one.git or GitState(), other.git or GitState()
@@ -187,7 +187,7 @@ def _code_rows(layout: Layout, one: Provenance | None, other: Provenance | None)
     pairs += _per_key("untracked ", _shortened(git.untracked), _shortened(its.untracked))
     pairs += _per_key("submodule ", _shortened(git.submodules), _shortened(its.submodules))
     pairs.append(("template", _template(one), _template(other)))
-    yield from (Row(what, a, b) for what, a, b in pairs if a != b)
+    yield from (FieldDifference(what, a, b) for what, a, b in pairs if a != b)
 
 
 def _template(found: Provenance) -> str | None:
@@ -247,14 +247,14 @@ def _commits(layout: Layout, git: GitState | None, its: GitState | None) -> tupl
     return [*lines, *(["... more commits"] if len(found) > _MOST_COMMITS else [])], stat
 
 
-def _packages(layout: Layout, a: Side, b: Side, unknown: list[str]) -> list[Row]:
+def _packages(layout: Layout, a: Side, b: Side, unknown: list[str]) -> list[FieldDifference]:
     lists = [package_lines(layout, side.job, side.attempt) for side in (a, b)]
     if lists[0] is None or lists[1] is None:
         unknown.append("the packages: not recorded for both")
         return []
     one, other = (dict(_package(line) for line in lines or ()) for lines in lists)
     pairs = _per_key("", one, other)
-    return [Row(name, its, others) for name, its, others in pairs if its != others]
+    return [FieldDifference(name, its, others) for name, its, others in pairs if its != others]
 
 
 def _package(line: str) -> tuple[str, str]:
@@ -262,7 +262,7 @@ def _package(line: str) -> tuple[str, str]:
     return name, version or "?"
 
 
-def _environment(one: Provenance | None, other: Provenance | None) -> Iterator[Row]:
+def _environment(one: Provenance | None, other: Provenance | None) -> Iterator[FieldDifference]:
     if one is None or other is None:
         return
     pairs: list[tuple[str, Any, Any]] = [
@@ -273,7 +273,7 @@ def _environment(one: Provenance | None, other: Provenance | None) -> Iterator[R
         *_per_key("", one.environment, other.environment),
         ("names in env", " ".join(one.env_names) or None, " ".join(other.env_names) or None),
     ]
-    yield from (Row(what, a, b) for what, a, b in pairs if a != b)
+    yield from (FieldDifference(what, a, b) for what, a, b in pairs if a != b)
 
 
 def _python(found: Provenance) -> str | None:

@@ -21,7 +21,7 @@ from dispatcher.query.waiting import reasons
 from dispatcher.run_state.progress import progress_text, remaining_s
 from dispatcher.run_state.states import IN_FLIGHT, State
 
-Row = dict[str, Any]
+JobRow = dict[str, Any]
 Unit = Literal["text", "number", "seconds", "moment"]
 
 
@@ -171,17 +171,17 @@ _PAGE: Final = tuple(column for column in COLUMNS if column.title)
 _TEXTS: Final = tuple((column.heading or column.name, column.text) for column in COLUMNS if column.text is not None)
 
 
-def row_of(it: Job) -> Row:
+def row_of(it: Job) -> JobRow:
     """One job as plain data."""
     return {name: value(it) for name, value in _DATA if name != "why" or it.waiting is not None}
 
 
-def job_row(snapshot: Snapshot, job: str) -> Row:
+def job_row(snapshot: Snapshot, job: str) -> JobRow:
     """One job as plain data, without why it waits."""
     return row_of(Job(snapshot, job))
 
 
-def job_rows(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Row]:
+def job_rows(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[JobRow]:
     """Every job of the snapshot as plain data; `unfiltered` has all jobs, which needs may refer to."""
     return [row_of(it) for it in _jobs(snapshot, unfiltered)]
 
@@ -196,17 +196,17 @@ def why_it_waits(snapshot: Snapshot, job: str) -> str | None:
     return reasons(snapshot).why(job).text if snapshot.records[job].state is State.QUEUED else None
 
 
-def text_of_job(it: Job) -> Row:
+def text_of_job(it: Job) -> JobRow:
     """One job as text for people, by heading."""
     return {heading: text(it) for heading, text in _TEXTS}
 
 
-def text_rows(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Row]:
+def text_rows(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[JobRow]:
     """Every job of the snapshot as text for people."""
     return [text_of_job(it) for it in _jobs(snapshot, unfiltered)]
 
 
-def used_columns(rows: Sequence[Row], *, running: bool = False) -> list[str]:
+def used_columns(rows: Sequence[JobRow], *, running: bool = False) -> list[str]:
     """The headings of `text_of_job` that have something to tell of these rows; `running`: of jobs that run."""
     found = []
     for column in COLUMNS:
@@ -219,7 +219,7 @@ def used_columns(rows: Sequence[Row], *, running: bool = False) -> list[str]:
     return found
 
 
-def page_row(it: Job) -> Row:
+def page_row(it: Job) -> JobRow:
     """One job for the page: as data, and the texts of columns without."""
     return {**row_of(it), **{one.name: one.text(it) for one in _PAGE if one.value is None and one.text is not None}}
 

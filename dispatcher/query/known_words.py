@@ -1,6 +1,6 @@
 """The keys and values that jobs have, for shell completion: read from the files directly, and only what is asked for.
 
-A snapshot of 100,000 jobs takes a second, and no one waits for that after a key stroke; this takes some hundredths.
+A snapshot of 100,000 jobs takes a second, too long after a key stroke; this takes some hundredths.
 Files that cannot be read have no words: commands report what is wrong with them.
 """
 
@@ -60,7 +60,7 @@ def users(config: Config) -> list[str]:
     """The owners of jobs: those that entries and records name, and those of the manifests' files."""
     found = dict.fromkeys(values(config, OWNER))
     for path in _manifests(config):
-        # Whoever submits first owns the file with the jobs of all.
+        # The first user who submits owns the file with the jobs of all.
         if path != config.layout.submitted_manifest and path.exists():
             found[name_of(path.stat().st_uid)] = None
     return list(found)

@@ -1,4 +1,4 @@
-"""Notices as rows: what was told to whom, what is still to be told, and what may not have arrived."""
+"""Notices as rows: those that were sent and to which target, pending ones, and those that may not have arrived."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WAITING = "waiting"
 
 
 def notice_rows(notices: Notices, notify: Notify | None, now_s: float) -> list[dict[str, Any]]:
-    """The notices that are known, oldest first, then what each target was not told yet.
+    """The notices in the journal, oldest first, then what is pending for each target.
 
     `state` is `sent`, `sending`, `failed`, `doubtful` or `waiting`; `until` is when a notice is tried again, or what
-    waits is told at the earliest.
+    waits is sent at the earliest.
     """
     rows = [notice_row(notice) for notice in as_known(notices, now_s)]
     targets = {} if notify is None else notify.targets

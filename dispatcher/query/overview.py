@@ -14,13 +14,13 @@ from dispatcher.query.external import external_notices
 from dispatcher.query.failures import Failure, failures
 from dispatcher.query.groups import count_states
 from dispatcher.query.inputs import RUN_AGAIN
-from dispatcher.query.job_columns import Row, job_row
+from dispatcher.query.job_columns import JobRow, job_row
 from dispatcher.query.pace import Pace, pace
 from dispatcher.query.ran import count_text
 from dispatcher.query.refusals import refusal_text
 from dispatcher.query.silence import silence_texts
 from dispatcher.query.snapshot import Snapshot
-from dispatcher.query.waiting import Wait, waits
+from dispatcher.query.waiting import WaitReason, waits
 from dispatcher.run_state.facets.pauses import unpause_command
 from dispatcher.run_state.states import State
 
@@ -43,9 +43,9 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     counts: Mapping[str, int]
     total: int
-    running: list[Row]
-    waiting: list[Wait]
-    failed: list[Row]
+    running: list[JobRow]
+    waiting: list[WaitReason]
+    failed: list[JobRow]
     failures: list[Failure]
     pace: Pace
     notices: list[str]

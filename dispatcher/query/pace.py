@@ -20,7 +20,7 @@ import msgspec
 from dispatcher.base.times import parse_time
 from dispatcher.query.limit_bound import limit_bound
 from dispatcher.query.snapshot import Snapshot
-from dispatcher.query.waiting import Wait
+from dispatcher.query.waiting import WaitReason
 from dispatcher.run_state.progress import remaining_s
 from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, State
 
@@ -28,7 +28,7 @@ _HOUR_S: Final = 3600.0
 # The rate is that of the shortest window in which so many jobs were done.
 _WINDOWS_S: Final = (_HOUR_S, 6 * _HOUR_S, 24 * _HOUR_S)
 _ENOUGH: Final = 10
-# Of less time nobody can tell how many jobs an hour would have, unless very many were done.
+# Less time does not show how many jobs an hour would have, unless very many were done.
 _SHORTEST_S: Final = 300.0
 # How many jobs, those that were done last, are looked at.
 _LATEST: Final = 1_000
@@ -72,7 +72,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     is_claiming: bool
 
 
-def pace(snapshot: Snapshot, waiting: Iterable[Wait], everything: Snapshot | None = None) -> Pace:
+def pace(snapshot: Snapshot, waiting: Iterable[WaitReason], everything: Snapshot | None = None) -> Pace:
     """The pace of all jobs of the snapshot; `waiting` is why those wait that do.
 
     `everything` has all jobs where the snapshot has some of them: their methods' times are those of all, and the time

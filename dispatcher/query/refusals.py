@@ -1,4 +1,4 @@
-"""Refused hand edits: which are still of interest, and what people are told. Pure."""
+"""Refused hand edits: which are still of interest, and their messages. Pure."""
 
 from __future__ import annotations
 

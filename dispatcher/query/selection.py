@@ -38,7 +38,7 @@ def select(
 ) -> list[str]:
     """The jobs that match all filters, in the snapshot's order. No names selects all jobs.
 
-    Raises UsageError for a name or a key of `where` that no job has, and for a user of whom nobody knows.
+    Raises UsageError for a name or a key of `where` that no job has, and for an unknown user.
     """
     places = JobValues(snapshot).places(states, where)
     jobs = list(snapshot.records)

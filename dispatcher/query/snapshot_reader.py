@@ -163,7 +163,7 @@ class SnapshotReader:
             "ended_at": status.get("ended_at") or known.get("finished_at"),
             "exit_code": status.get("exit_code", known.get("exit_code")),
             "event": known.get("event"),
-            # What was recorded counts: one that was told to stop and has proved that it is complete is done.
+            # What was recorded counts: one that was stopped and has proved that it is complete is done.
             "reason": (known if known.get("event") else status).get("reason") or None,
             "error": known.get("error"),
             "claimed_by": _first_line(attempts.read_small(paths.claimant)),
@@ -318,7 +318,7 @@ def _untold(fold: Fold) -> tuple[str, ...]:
 
 
 def _idle_gpus(fold: Fold, pods: Iterable[PodStatus], now_s: float) -> dict[str, float]:
-    """Jobs whose GPUs are idle, and for how many seconds; those of dead pods, which nobody looks at, are left out."""
+    """Jobs whose GPUs are idle, and for how many seconds; those of dead pods are left out."""
     alive = {pod.info.pod: pod.clock_ahead_s for pod in pods if pod.is_alive} if fold.gpu_idle else {}
     found = {}
     for job in fold.gpu_idle:

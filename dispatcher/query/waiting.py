@@ -17,7 +17,7 @@ from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.states import WAITING, State
 
 
-class Wait(msgspec.Struct, frozen=True):
+class WaitReason(msgspec.Struct, frozen=True):
     """A reason and the queued or held jobs that wait because of it.
 
     `needs_person`: that changes only when a person does something. `is_refused`: no live pod takes them as things are.
@@ -76,7 +76,7 @@ def _runs_with(snapshot: Snapshot, job: str) -> Entry | None:
     return snapshot.last_ran(job) or (snapshot.entries.get(job) if snapshot.records[job].ran_with is None else None)
 
 
-def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
+def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[WaitReason]:
     """The queued and held jobs of the snapshot by the reason why they wait.
 
     Reasons that need a person come first, and of these and of the others the most frequent ones. Those that differ only
@@ -102,7 +102,7 @@ def waits(snapshot: Snapshot, unfiltered: Snapshot | None = None) -> list[Wait]:
         jobs.append(job)
     ordered = sorted(found.items(), key=lambda item: (not item[0][1], -len(item[1])))
     return [
-        Wait(_in_common(waiting, jobs), tuple(jobs), needs_person, is_refused)
+        WaitReason(_in_common(waiting, jobs), tuple(jobs), needs_person, is_refused)
         for (_, needs_person, is_refused), jobs in ordered
     ]
 

@@ -9,7 +9,7 @@ doctor/prove_locks.py prove that it excludes, run_state/liveness.py and pod/run.
 trusted beside it.
 
 The lock is taken by non-blocking tries on a descriptor that stays open: blocking calls starve or sleep for seconds on
-some NFS servers. On a local disk, processes take turns in trying (turn).
+some NFS servers. On a local disk, processes try one after the other (lock_queue).
 
 The head is in the locked file because that is the one content that every NFS version keeps current for the holder of
 the lock. It is a lower bound of how far the journal goes.
@@ -36,7 +36,7 @@ from dispatcher.errors import LockError, LockLostError, LockTimeoutError, LockUn
 from dispatcher.run_state.end_mark import EndMark
 from dispatcher.run_state.hardlink_lock import LOST_AFTER_S, HardLinkLock
 from dispatcher.run_state.head import HEAD_SIZE, Head, decode_head, encode_head, peek_head
-from dispatcher.run_state.turn import Turn
+from dispatcher.run_state.lock_queue import LockQueue
 
 KINDS: Final = tuple(kind for kind in LOCK_KINDS if kind != "auto")
 _NO_SUCH_LOCKS: Final = frozenset({errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
@@ -69,7 +69,7 @@ class ClaimsLock:
 
     def __init__(self, path: Path, kind: str, by: str, lost_after_s: float = LOST_AFTER_S) -> None:
         self._fd = -1
-        self._turn: Turn | None = None
+        self._queue: LockQueue | None = None
         if kind not in KINDS:
             raise LockError(f"lock: {kind!r} is no kind of lock{nearest(kind, KINDS)}")
         self.path = path
@@ -109,14 +109,14 @@ class ClaimsLock:
                     f"{self.path}: held by another process for {timeout_s:g} s ({self._holder()}). "
                     "Nothing was changed; try again, or look at that process"
                 )
-            if self._turn is not None and not self._turn.is_ours and now_s - start_s <= _LONGEST_TURN_S:
-                if not self._turn.wait(_LONGEST_TURN_S):
+            if self._queue is not None and not self._queue.is_ours and now_s - start_s <= _LONGEST_TURN_S:
+                if not self._queue.wait(_LONGEST_TURN_S):
                     time.sleep(_FIRST_PAUSE_S)
                 turn_s = next_s = time.monotonic()
             elif while_waiting is not None and now_s >= next_s:
                 while_waiting()
                 next_s = time.monotonic() + _WAITING_S
-            elif self._turn is not None and self._turn.is_ours:
+            elif self._queue is not None and self._queue.is_ours:
                 time.sleep(min(max(_TURN_PAUSE_S, (now_s - turn_s) * _PART_OF_WAIT), longest_s))
             else:
                 time.sleep(pause_s * random.uniform(0.5, 1.5))
@@ -130,9 +130,9 @@ class ClaimsLock:
 
         Best before something that takes its time but no processor, because the next one begins by reading.
         """
-        if self._turn is not None:
+        if self._queue is not None:
             with contextlib.suppress(OSError):
-                self._turn.end()
+                self._queue.end()
 
     def release(self) -> None:
         """Release the lock; without effect when it was lost or never taken."""
@@ -254,14 +254,14 @@ class ClaimsLock:
 
     def close(self) -> None:
         fd, self._fd = self._fd, -1
-        turn, self._turn = self._turn, None
+        queue, self._queue = self._queue, None
         try:
             if fd >= 0:
                 # Even if this fails (a late error of the file server), the number may be reused for another file.
                 os.close(fd)
         finally:
-            if turn is not None:
-                turn.close()
+            if queue is not None:
+                queue.close()
 
     def __del__(self) -> None:
         # Of a workspace that was dropped without being closed, as in notebooks.
@@ -275,9 +275,9 @@ class ClaimsLock:
         if self._fd < 0:
             self._open()
         try:
-            if self._turn is None:
-                self._turn = Turn(self.path)
-            is_ours = self._turn.take()
+            if self._queue is None:
+                self._queue = LockQueue(self.path)
+            is_ours = self._queue.take()
         except OSError:
             return True
         return is_ours or waited_s > _LONGEST_TURN_S

@@ -38,7 +38,7 @@ class Phase(enum.Enum):
     ENDED = enum.auto()
 
 
-class Look(msgspec.Struct, frozen=True):
+class StateStyle(msgspec.Struct, frozen=True):
     """How the page shows a state: a path within 10 x 10, so that none is told by its colour alone, and its colours.
 
     `light` and `dark` are its colours in the two schemes; `icon` names the state whose colours its icon has, where its
@@ -52,7 +52,7 @@ class Look(msgspec.Struct, frozen=True):
     is_filled: bool = False
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class StateRow(msgspec.Struct, frozen=True, kw_only=True):
     """What is so of the jobs in a state.
 
     `next` are the states that may follow. `event` is recorded when a person sets a job that does not run to this state;
@@ -69,7 +69,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     waits: str = ""
     blocks: str = ""
     colour: str = ""
-    look: Look
+    look: StateStyle
 
 
 def _any_of(*states: State) -> frozenset[State]:
@@ -77,37 +77,37 @@ def _any_of(*states: State) -> frozenset[State]:
 
 
 # The table of states, in the order in which people see them.
-STATES: Mapping[State, Row] = {
-    State.DONE: Row(
+STATES: Mapping[State, StateRow] = {
+    State.DONE: StateRow(
         phase=Phase.ENDED,
         next=_any_of(State.QUEUED, State.FAILED),
         event=Event.MARKED,
         selects=_any_of(State.QUEUED, State.HELD, State.FAILED, State.ABANDONED),
         colour="green",
-        look=Look("M2 5.5 4.3 8 8.5 2.5", "#2f7f53", "#4fae7b"),
+        look=StateStyle("M2 5.5 4.3 8 8.5 2.5", "#2f7f53", "#4fae7b"),
     ),
-    State.RUNNING: Row(
+    State.RUNNING: StateRow(
         phase=Phase.IN_FLIGHT,
         next=_any_of(State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD),
         colour="cyan",
-        look=Look("M3 1.5v7l6-3.5z", "#2b66cf", "#6b9ef5", is_filled=True),
+        look=StateStyle("M3 1.5v7l6-3.5z", "#2b66cf", "#6b9ef5", is_filled=True),
     ),
     # A local slot runs a job at once; other outlets submit it first, and their queue may end what never ran.
-    State.SUBMITTED: Row(
+    State.SUBMITTED: StateRow(
         phase=Phase.IN_FLIGHT,
         next=_any_of(State.RUNNING, State.DONE, State.FAILED, State.QUEUED, State.ABANDONED, State.HELD),
         colour="cyan",
-        look=Look("M3 1.5v7l6-3.5z", "#6f9be6", "#41649f", icon="running"),
+        look=StateStyle("M3 1.5v7l6-3.5z", "#6f9be6", "#41649f", icon="running"),
     ),
-    State.QUEUED: Row(
+    State.QUEUED: StateRow(
         phase=Phase.WAITING,
         # A job that does not run may be set to done or failed by hand.
         next=_any_of(State.SUBMITTED, State.RUNNING, State.HELD, State.ABANDONED, State.DONE, State.FAILED),
         event=Event.REQUEUED,
         selects=_any_of(State.FAILED, State.ABANDONED, State.HELD),
-        look=Look("M5 1.8a3.2 3.2 0 1 0 .01 0z", "#b4bac2", "#565e68", icon="abandoned"),
+        look=StateStyle("M5 1.8a3.2 3.2 0 1 0 .01 0z", "#b4bac2", "#565e68", icon="abandoned"),
     ),
-    State.HELD: Row(
+    State.HELD: StateRow(
         phase=Phase.WAITING,
         next=_any_of(State.QUEUED, State.ABANDONED, State.DONE, State.FAILED),
         event=Event.HELD,
@@ -115,25 +115,25 @@ STATES: Mapping[State, Row] = {
         waits="held: not claimed until it is requeued",
         blocks="{} is held",
         colour="yellow",
-        look=Look("M3.2 2v6M6.8 2v6", "#b0761a", "#d49a3c"),
+        look=StateStyle("M3.2 2v6M6.8 2v6", "#b0761a", "#d49a3c"),
     ),
-    State.FAILED: Row(
+    State.FAILED: StateRow(
         phase=Phase.ENDED,
         next=_any_of(State.QUEUED, State.HELD, State.ABANDONED, State.DONE),
         event=Event.MARKED,
         selects=_any_of(State.QUEUED, State.HELD, State.ABANDONED),
         blocks="{} failed",
         colour="red",
-        look=Look("M2 2l6 6M8 2l-6 6", "#c0352c", "#ec6a61"),
+        look=StateStyle("M2 2l6 6M8 2l-6 6", "#c0352c", "#ec6a61"),
     ),
-    State.ABANDONED: Row(
+    State.ABANDONED: StateRow(
         phase=Phase.ENDED,
         next=_any_of(State.QUEUED, State.HELD, State.DONE, State.FAILED),
         event=Event.ABANDONED,
         selects=_any_of(State.QUEUED, State.HELD, State.FAILED, State.SUBMITTED, State.RUNNING),
         blocks="{} was abandoned",
         colour="yellow",
-        look=Look("M1.5 5h7", "#848b94", "#7b838d"),
+        look=StateStyle("M1.5 5h7", "#848b94", "#7b838d"),
     ),
 }
 

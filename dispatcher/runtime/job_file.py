@@ -24,7 +24,7 @@ from dispatcher.base.values import BadValueError, shown
 from dispatcher.errors import ConfigError
 
 
-class Request(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChipRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """The hardware that a job requests; None: no preference."""
 
     EXAMPLE: ClassVar[str] = "chip: h100"
@@ -40,7 +40,7 @@ class JobFile:
 
     job: str
     config: Mapping[str, Any]
-    request: Request = field(default_factory=Request)
+    request: ChipRequest = field(default_factory=ChipRequest)
 
 
 def read_job_file(path: Path) -> JobFile:
@@ -55,10 +55,10 @@ def read_job_file(path: Path) -> JobFile:
     key = document.pop("job", None)
     if not isinstance(key, str) or not key:
         faults.append(f"job = {shown(key)}: expected the key of a job, such as gpt/train/pretrain")
-    request, found = Request(), document.pop("request", None)
+    request, found = ChipRequest(), document.pop("request", None)
     if found is not None:
         try:
-            request = convert(Request, found)
+            request = convert(ChipRequest, found)
         except BadValueError as error:
             faults += lines_of(error, found, "request")
     if faults:

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from dispatcher.base.schema.json_schema import DIALECT, of_struct, of_type
-from dispatcher.runtime.job_file import Request
+from dispatcher.runtime.job_file import ChipRequest
 from dispatcher.runtime.places import REQUIRED, Place, layout
 
 
 def job_schema(key: str, classes: Iterable[type]) -> dict[str, Any]:
     """The schema of files with `job: KEY` and the configuration of these dataclasses. Other keys are refused."""
     found = _group()
-    found["properties"] = {"job": {"const": key}, "request": {"anyOf": [of_struct(Request), {"type": "null"}]}}
+    found["properties"] = {"job": {"const": key}, "request": {"anyOf": [of_struct(ChipRequest), {"type": "null"}]}}
     for place in layout(*classes).values():
         *groups, name = place.path.split(".")
         here = found

@@ -26,7 +26,7 @@ from typing import Any
 from dispatcher.errors import UsageError
 from dispatcher.runtime.configuration import Config, assigned, check, configuration
 from dispatcher.runtime.execution import local
-from dispatcher.runtime.job_file import JobFile, Request, write_job_file
+from dispatcher.runtime.job_file import ChipRequest, JobFile, write_job_file
 from dispatcher.runtime.jobs.basic import BasicJob, Row
 from dispatcher.runtime.launching import OUTPUT, file_config, make_job, workspace_root
 from dispatcher.runtime.registry import find_job, import_jobs, key_of
@@ -85,7 +85,7 @@ class QuickJob:
         if key is None:
             raise UsageError(f"{self.cls.__qualname__} has no key: decorate it with @job(key)")
         check(self.config, *self.cls.config_classes(), complete=False)
-        request = Request(chip=chip, min_chips=n_chips, tensor_shards=n_shards)
+        request = ChipRequest(chip=chip, min_chips=n_chips, tensor_shards=n_shards)
         target = Path(path)
         document = file_config(self.cls, self.config, assigned(self.config))
         write_job_file(target, JobFile(job=key, config=document, request=request))

@@ -16,7 +16,7 @@ from typing import Any
 from dispatcher.errors import ConfigError, nearest
 
 
-class Kind(Enum):
+class ParameterKind(Enum):
     KERNEL = "kernel"
     BIAS = "bias"
     SCALE = "scale"
@@ -32,7 +32,7 @@ class Role:
     place of all other axes holds a matrix of its own. Both are empty in what is no matrix, and where it is not known.
     """
 
-    kind: Kind
+    kind: ParameterKind
     inputs: tuple[int, ...] = ()
     outputs: tuple[int, ...] = ()
 
@@ -43,7 +43,7 @@ class Role:
     @property
     def decays(self) -> bool:
         """Whether weight decay is meant for it."""
-        return self.kind in (Kind.KERNEL, Kind.EMBEDDING)
+        return self.kind in (ParameterKind.KERNEL, ParameterKind.EMBEDDING)
 
     def text(self, shape: Sequence[int]) -> str:
         """For an array of this shape, such as `kernel 64 -> 4x16, 3 stacked`."""
@@ -80,24 +80,26 @@ class Kernel:
         """The role of an array of this shape, one such kernel or a stack of them."""
         if self.axes and not {"i", "o"} & set(self.axes):
             # It is multiplied element by element.
-            return Role(Kind.SCALE)
+            return Role(ParameterKind.SCALE)
         kept = self.kept_axes(shape)
         if kept is None or not {"i", "o"} <= set(self.axes):
-            return Role(Kind.KERNEL)
+            return Role(ParameterKind.KERNEL)
         inputs, outputs = (
             tuple(axis for axis, letter in zip(kept, self.axes, strict=True) if letter == side) for side in "io"
         )
-        return Role(Kind.KERNEL, inputs, outputs)
+        return Role(ParameterKind.KERNEL, inputs, outputs)
 
 
 # What the names of parameters mean, in modules that say no more.
-_NAMES = {"negative_slope": Kind.SCALE} | {kind.value: kind for kind in Kind if kind is not Kind.UNKNOWN}
+_NAMES = {"negative_slope": ParameterKind.SCALE} | {
+    kind.value: kind for kind in ParameterKind if kind is not ParameterKind.UNKNOWN
+}
 
 
 def named(name: str, shape: Sequence[int]) -> Role:
     """The role that the last part of a parameter's name tells."""
-    kind = _NAMES.get(name.rsplit("/", 1)[-1], Kind.UNKNOWN)
-    if kind is Kind.KERNEL and len(shape) == 2:
+    kind = _NAMES.get(name.rsplit("/", 1)[-1], ParameterKind.UNKNOWN)
+    if kind is ParameterKind.KERNEL and len(shape) == 2:
         return Kernel(tuple(shape), "io").role(shape)
     return Role(kind)
 
@@ -106,15 +108,15 @@ def stated(text: Any, shape: Sequence[int]) -> Role:
     """The role that the metadata of a variable state: a kind, for a kernel with letters of its last axes if these are
     not an input and an output, such as `kernel:ioo`. ConfigError for anything else."""
     kind, colon, axes = text.partition(":") if isinstance(text, str) else ("", "", "")
-    known = [kind.value for kind in Kind if kind is not Kind.UNKNOWN]
+    known = [kind.value for kind in ParameterKind if kind is not ParameterKind.UNKNOWN]
     if kind not in known:
         raise ConfigError(
             f"role = {text!r}{nearest(str(text), known)}: expected {', '.join(known)} or such as kernel:ioo"
         )
-    if kind != Kind.KERNEL.value:
+    if kind != ParameterKind.KERNEL.value:
         if colon:
             raise ConfigError(f"role = {text!r}: only the axes of a kernel have letters: expected {kind}")
-        return Role(Kind(kind))
+        return Role(ParameterKind(kind))
     axes = axes if colon else "io"
     if not axes or set(axes) - set("io-") or len(axes) > len(shape):
         raise ConfigError(

@@ -38,7 +38,7 @@ _PACKAGE: Final = "dispatcher"
 _JOB_CLASSES: Final = "job classes need"
 
 
-class Template(msgspec.Struct, frozen=True):
+class TemplateState(msgspec.Struct, frozen=True):
     """A template as it was when last read. `fault`: why it cannot be rendered."""
 
     identity: Identity | None
@@ -61,7 +61,7 @@ class Readiness:
         self._on_pod = on_pod
         self._all_run_here = all_run_here
         self._faults: dict[Hashable, str] = {}
-        self._templates: dict[Path, Template] = {}
+        self._templates: dict[Path, TemplateState] = {}
         # Entries of different shapes, by method.
         self._methods: dict[str, list[Entry]] = {}
         self.unusable: dict[str, str] = {}
@@ -146,7 +146,7 @@ class Readiness:
         """The templates that have been read."""
         return self._templates.keys()
 
-    def template(self, method: Method) -> Template:
+    def template(self, method: Method) -> TemplateState:
         """The method's template as last read."""
         path = method.template
         known = self._templates.get(path)
@@ -158,16 +158,16 @@ class Readiness:
         """`text` with paths relative to the workspace, which keeps tables narrow."""
         return text.replace(f"{self._config.layout.root}{os.sep}", "")
 
-    def _read(self, path: Path) -> Template:
+    def _read(self, path: Path) -> TemplateState:
         identity = identity_at(path)
         if identity is None and not self._on_pod and not path.is_relative_to(self._config.layout.root):
-            return Template(None)
+            return TemplateState(None)
         try:
             known, imports = parameters(path), imported_packages(path)
         except TemplateError as error:
-            return Template(identity, self.short(str(error)))
+            return TemplateState(identity, self.short(str(error)))
         required = tuple(key for key, is_required in known.items() if is_required)
-        return Template(identity, "", frozenset(known), required, imports)
+        return TemplateState(identity, "", frozenset(known), required, imports)
 
 
 def fault_of_values(method: Method, entry: Entry) -> str:

@@ -37,7 +37,7 @@ _OR_COMMAND = "or give the method a `command` in dispatcher.yaml"
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
-class Template(NamedTuple):
+class SplitTemplate(NamedTuple):
     """A template split at its `PARAMS`: the text before the dict, each default's source (None: required), the rest."""
 
     head: str
@@ -149,7 +149,7 @@ def _check_literal(value: object) -> None:
         raise ValueError(f"a {type(value).__name__} cannot be written as a Python literal")
 
 
-def _load(path: str | os.PathLike[str]) -> Template:
+def _load(path: str | os.PathLike[str]) -> SplitTemplate:
     try:
         return _parse(os.fspath(path), identity_of(os.stat(path)))
     except FileNotFoundError:
@@ -159,7 +159,7 @@ def _load(path: str | os.PathLike[str]) -> Template:
 
 
 @lru_cache(maxsize=64)
-def _parse(path: str, identity: Identity) -> Template:
+def _parse(path: str, identity: Identity) -> SplitTemplate:
     """Parse a template. `identity` is a key of the cache: entries share a template until it changes."""
     data = files.read_plain(path)
     try:
@@ -181,7 +181,7 @@ def _parse(path: str, identity: Identity) -> Template:
     newline = next((ending for ending in ("\r\n", "\n", "\r") if lines and lines[0].endswith(ending)), "\n")
     defaults = _defaults(path, params, lines)
     digest = hashlib.sha256(data).hexdigest()
-    return Template(mark + source[:start], defaults, source[end:], newline, encoding, _imports(tree), digest)
+    return SplitTemplate(mark + source[:start], defaults, source[end:], newline, encoding, _imports(tree), digest)
 
 
 def _imports(tree: ast.Module) -> frozenset[str]:

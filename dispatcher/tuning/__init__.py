@@ -6,7 +6,7 @@ Pods know nothing of studies: a trial is a job that was submitted.
 
 A step (tuner).
 1. Read the journal. Trials whose job is done have a value in the `result.json` of that attempt; it is journalled, and
-   counts for as long as this attempt is the job's last. So whoever builds the study has no need of the files.
+   counts for as long as this attempt is the job's last. So a study is built without the files.
 2. As many trials are due as `parallel` and `trials` allow. Their parameters are suggested outside of the lock
    (sampling): a study in memory gets all earlier trials in the order of their numbers, and the sampler's randomness
    comes from the seed and the number of the trial. The same journal gives the same suggestions.

@@ -48,7 +48,7 @@ QMC: Final = "qmc"
 MADE: Final = frozenset({"job_id", "name", "study", "trial"})
 _MOST: Final = 100_000
 _PATTERN: Final = "{study}_{trial:04d}"
-# Keys of entries whose values are nobody's business.
+# Keys of entries whose values are private.
 _SECRET: Final = ("env", "env_file")
 
 

@@ -47,7 +47,7 @@ _TRIES: Final = 5
 _TOTALS: Final = ("trials", "parallel")
 
 
-class Plan(msgspec.Struct, frozen=True):
+class StudyPlan(msgspec.Struct, frozen=True):
     """What it means to begin with some settings. `seen` is the study as the journal has it, None for a new one.
 
     `changed` are the parameters and constants that make a new version. `kept` of the `before` trials count in it.
@@ -99,7 +99,7 @@ class Tuner:
         if settings.halving is not None:
             self._rungs = Rungs(workspace, self._writer, settings.name, settings.halving, settings.goal)
 
-    def plan(self, *, resume: bool = False) -> Plan:
+    def plan(self, *, resume: bool = False) -> StudyPlan:
         """What beginning would change.
 
         Raises UsageError with the faults of the entries, and StateError where the study cannot go on with these
@@ -111,7 +111,7 @@ class Tuner:
         # An entry is read as pods will read it.
         self._submission({0 if study is None else study.next_number: self._settings.example()})
         if study is None:
-            return Plan(None, 1)
+            return StudyPlan(None, 1)
         for key, value in self._settings.identity().items():
             if identity(study.settings.get(key)) != identity(value):
                 raise StateError(
@@ -124,21 +124,19 @@ class Tuner:
             )
         seen, changed = study.copy(), _changed(study.settings, wanted)
         if not changed:
-            return Plan(seen, study.version)
+            return StudyPlan(seen, study.version)
         after = Study(study.version + 1, wanted, {**study.versions, study.version + 1: wanted}, study.trials)
         trials = trial_states(after, self._store.records)
-        return Plan(seen, after.version, changed, len(comparable(after, trials)), len(trials))
+        return StudyPlan(seen, after.version, changed, len(comparable(after, trials)), len(trials))
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: StudyPlan) -> None:
         """Record the settings. Raises StateError where another tuner has changed them since `plan`."""
         name, wanted = self._settings.name, self._settings.journalled()
         with self._writer.transaction() as tx:
             study = self._store.fold.studies.get(name)
             if study is None or identity(study.settings) != identity(wanted) or study.stopped_by:
                 if _head_of(study) != _head_of(plan.seen):
-                    raise StateError(
-                        f"{name}: somebody has changed or stopped the study at the same moment; start again"
-                    )
+                    raise StateError(f"{name}: the study was changed or stopped at the same moment; start again")
                 tx.note(StudySet(study=name, version=plan.version, settings=wanted))
         self._version = self._study().version
 
@@ -215,7 +213,7 @@ class Tuner:
     def _value_of(self, one: TrialState) -> TrialMeasured:
         """The objective in the `result.json` of the trial's last attempt."""
         path = self._workspace.layout.attempt(one.job, one.attempt).result
-        # Somebody may have removed the directory of the attempt.
+        # The directory of the attempt may have been removed.
         with contextlib.suppress(OSError):
             if mount_of(path.parent).is_network:
                 files.refresh_names(path.parent)

@@ -4,8 +4,8 @@
                                             \\-> files      some threads; logs and metrics
                                             \\-> changer    one thread; changes, with a store of its own
 
-The board (board.py) is the one reader for all viewers. While somebody looks, it reads every two seconds what was
-appended to the journal and what else has changed, takes no lock and writes nothing; what nobody asks for is not read.
+The board (board.py) is the one reader for all viewers. While a page is open, it reads every two seconds what was
+appended to the journal and what else has changed, takes no lock and writes nothing; what no request needs is not read.
 Each time that something was different it has a new version, and keeps which jobs and which parts of the first screen
 changed. `GET /api/changes?since=` compares two numbers when nothing has.
 
@@ -17,7 +17,7 @@ Security (guard.py). The other accounts of a host can connect to its loopback in
 make the browser do so. So each start makes a token of 256 bits, which is printed as a link and exchanged for a cookie;
 the Host must be a loopback name (a rebound name is refused); what a page of another origin sends is refused; changes
 need the option --allow-changes, the page's own Origin and a header that no form can send. Connections without a session
-are bounded in number and time (connection_limit.py), so that they keep nobody out.
+are bounded in number and time (connection_limit.py), so that they cannot lock a viewer out.
 
 What is shown is asked of dispatcher/query: this package parses requests and writes answers that have bounds. One module
 each: app.py has the routes, overview.py what the first screen shows, matrix.py, jobs.py, comparing.py and curves.py

@@ -31,7 +31,7 @@ from dispatcher.run_state.results import parse_result
 from dispatcher.run_state.states import Record, State
 from dispatcher.web.age import Age
 from dispatcher.web.answers import encode, fitted
-from dispatcher.web.overview import Shown
+from dispatcher.web.overview import OverviewPage
 from dispatcher.web.pods import pods
 from dispatcher.workspace import Layout
 
@@ -126,7 +126,7 @@ class Board:
         self._store = workspace.store
         self.layout = workspace.layout
         self.reader = SnapshotReader(workspace.layout, workspace.config, workspace.store)
-        self.shown = Shown(self.layout)
+        self.shown = OverviewPage(self.layout)
         self.results = KnownResults(self._result)
 
     @property
@@ -147,7 +147,7 @@ class Board:
         if self._columns_are_behind:
             self._columns.follow(self.snapshot, self._not_in_columns)
             self._not_in_columns, self._columns_are_behind = frozenset(), False
-            # Whoever asked first: viewers learn the keys.
+            # For any request: viewers learn the keys.
             self._show({"keys": self._keys()}, is_new=False)
         return self._columns
 
@@ -247,7 +247,7 @@ class Board:
     def read_results(self) -> int:
         """Read some results; how many are still to be read."""
         if self._snapshot is not None:
-            # Read when nobody waits for it.
+            # Read when no request waits for it.
             _ = self.columns
             self.results.step(self._snapshot)
         now_s = time.monotonic()

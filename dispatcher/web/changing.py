@@ -19,7 +19,7 @@ from dispatcher.workspace import Layout
 MOST_JOBS: Final = 10_000
 
 
-class Request(msgspec.Struct, forbid_unknown_fields=True):
+class ChangeRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of a change: the jobs by id, or the scope that is paused. Never a glob: what is changed was seen."""
 
     jobs: list[str] = []
@@ -27,7 +27,7 @@ class Request(msgspec.Struct, forbid_unknown_fields=True):
     why: str = ""
 
 
-_decode: Final = msgspec.json.Decoder(Request)
+_decode: Final = msgspec.json.Decoder(ChangeRequest)
 _OF_JOBS: Final[Mapping[str, Callable[..., Any]]] = {
     "requeue": Workspace.requeue,
     "hold": Workspace.hold,
@@ -36,7 +36,7 @@ _OF_JOBS: Final[Mapping[str, Callable[..., Any]]] = {
 NAMES: Final = (*_OF_JOBS, "pause", "unpause")
 
 
-def parse(body: bytes) -> Request:
+def parse(body: bytes) -> ChangeRequest:
     """The body of a request. Raises UsageError."""
     try:
         return _decode.decode(body)
@@ -54,7 +54,7 @@ class Changer:
         self._workspace: Workspace | None = None
         self._settings: tuple[int, int, int] | None = None
 
-    def change(self, name: str, request: Request) -> dict[str, Any]:
+    def change(self, name: str, request: ChangeRequest) -> dict[str, Any]:
         """Do what was asked; what became of each job. Raises DispatcherError; nothing was changed then."""
         workspace = self._opened()
         if name in _OF_JOBS:
@@ -76,7 +76,7 @@ class Changer:
             self._workspace, self._settings = Workspace(self._root), settings
         return self._workspace
 
-    def _change_jobs(self, workspace: Workspace, name: str, request: Request) -> dict[str, Any]:
+    def _change_jobs(self, workspace: Workspace, name: str, request: ChangeRequest) -> dict[str, Any]:
         if not request.jobs or request.scope:
             raise UsageError(f'{name} needs jobs by their ids: {{"jobs": ["fft_s1"]}}')
         if len(request.jobs) > MOST_JOBS:

@@ -11,7 +11,7 @@ import msgspec
 
 from dispatcher.base.messages import counted, first_names
 from dispatcher.errors import StateError, UsageError, nearest
-from dispatcher.query.comparing import Chosen, chosen_groups
+from dispatcher.query.comparing import ComparedJobs, chosen_groups
 from dispatcher.query.curves import MeanCurve, mean_within
 from dispatcher.query.numbers import mean
 from dispatcher.query.parameters import of_parameters
@@ -28,7 +28,7 @@ _LABEL: Final = 100
 _MISSING: Final = 500
 
 
-def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], first: int = 0) -> Chosen:
+def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], first: int = 0) -> ComparedJobs:
     """The jobs of these ids, else of the filter, grouped. Raises UsageError for an unknown one."""
     records = board.snapshot.records
     unknown = [job for job in ids if job not in records]
@@ -41,7 +41,7 @@ def choose(board: Board, ids: Sequence[str], wanted: Filter, by: Sequence[str], 
 
 
 def compare(
-    files: MetricFiles, chosen: Chosen, metric: str | None, x: str, width: int, until_s: float
+    files: MetricFiles, chosen: ComparedJobs, metric: str | None, x: str, width: int, until_s: float
 ) -> dict[str, Any]:
     """One curve for each group: mean and spread (one deviation) over its jobs, by `x`, a step or seconds of training.
 
@@ -105,7 +105,7 @@ class _Read(msgspec.Struct):
     pending: int = 0
 
 
-def _read(files: MetricFiles, chosen: Chosen, until_s: float) -> _Read:
+def _read(files: MetricFiles, chosen: ComparedJobs, until_s: float) -> _Read:
     read = _Read({})
     for group in chosen.groups:
         for job, directory in group.jobs:
@@ -128,7 +128,7 @@ def _unread_text(jobs: Sequence[str]) -> str:
     return f"{counted(len(jobs), 'job')} whose metrics are in no plain file or cannot be read: {first_names(jobs)}"
 
 
-def _labels(chosen: Chosen) -> list[str]:
+def _labels(chosen: ComparedJobs) -> list[str]:
     """What the groups are called; those that are alike as far as there is room are numbered."""
     alike: Counter[str] = Counter()
     found = []

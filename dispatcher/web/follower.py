@@ -1,4 +1,4 @@
-"""Keeps the board up to date while somebody looks, and lets requests ask it."""
+"""Keeps the board up to date while a page is open, and lets requests ask it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _FIRST_S: Final = 0.5
 class Follower:
     """Looks every `interval_s` at what has changed, for as long as requests come.
 
-    Nobody looks any more when nobody has asked for `watched_s`. After a look that failed, the next request looks again,
-    but not more often than every `again_s`. A request waits `patience_s` for the files; while they are read for the
-    first time, it is answered that they are.
+    No page is open any more when no request has come for `watched_s`. After a look that failed, the next request looks
+    again, but not more often than every `again_s`. A request waits `patience_s` for the files; while they are read for
+    the first time, it is answered that they are.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Follower:
         return self._board is not None and self._board.age.is_live
 
     async def watched(self) -> None:
-        """Wait until somebody looks."""
+        """Wait until a page is open."""
         while not self.is_watched:
             self._woken.clear()
             await self._woken.wait()

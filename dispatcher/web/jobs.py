@@ -12,7 +12,7 @@ from dispatcher.base.values import text_of
 from dispatcher.errors import UsageError, nearest
 from dispatcher.matrix.condition import literal
 from dispatcher.matrix.entry import OWNER
-from dispatcher.query.job_columns import Job, Row, page_columns, page_row
+from dispatcher.query.job_columns import Job, JobRow, page_columns, page_row
 from dispatcher.query.pods import gpu_uses
 from dispatcher.query.provenance import provenance_facts
 from dispatcher.query.ran import is_unknown, last_counts
@@ -49,7 +49,7 @@ def listed(
     chosen = places[after : after + limit]
     snapshot = board.snapshot
     waiting = reasons(snapshot)
-    rows: list[Row] = []
+    rows: list[JobRow] = []
     size = 0
     for place in chosen:
         job = board.columns.jobs[place]
@@ -72,7 +72,7 @@ def rows_of(board: Board, jobs: Sequence[str]) -> dict[str, Any]:
     return {"jobs": [_plain_row(board, snapshot, job) for job in known], "total": len(known), "next": None}
 
 
-def _plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = ()) -> Row:
+def _plain_row(board: Board, snapshot: Snapshot, job: str, show: Sequence[str] = ()) -> JobRow:
     """A row of a list: `page_row`, the parameters and the numbers of the result; no more than a few kilobytes."""
     in_flight = snapshot.records[job].state in IN_FLIGHT
     row = board.shown.running_row(snapshot, job, {}) if in_flight else page_row(Job(snapshot, job))

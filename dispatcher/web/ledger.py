@@ -1,7 +1,7 @@
-"""The account of the last week: `dispatcher usage`, asked as anybody would ask it.
+"""The account of the last week: `dispatcher usage`, run as a command.
 
 It reads the whole journal, which takes seconds for 100,000 jobs. So it is a program of its own, which leaves the other
-cores and this one's memory to the page, and runs only while somebody looks, when something has changed, and for a small
+cores and this one's memory to the page, and runs only while a page is open, when something has changed, and for a small
 share of the time.
 """
 

@@ -12,11 +12,11 @@ from dispatcher.pod.waiting import Reason
 from dispatcher.query.attention import attention, notices
 from dispatcher.query.failures import Failure, failures
 from dispatcher.query.groups import count_states
-from dispatcher.query.job_columns import Job, Row, page_row
+from dispatcher.query.job_columns import Job, JobRow, page_row
 from dispatcher.query.pace import Pace, pace
 from dispatcher.query.pods import GpuUse, gpu_uses
 from dispatcher.query.snapshot import Snapshot
-from dispatcher.query.waiting import Wait, reasons, waits
+from dispatcher.query.waiting import WaitReason, reasons, waits
 from dispatcher.run_state.failures import signature
 from dispatcher.run_state.journal import now_text
 from dispatcher.web.logs import last_lines
@@ -31,7 +31,7 @@ _LINES: Final = 12
 _LONG: Final = 2_000
 
 
-class Shown:
+class OverviewPage:
     """Makes the parts of the first screen of a workspace. What ended attempts have logged is read once."""
 
     def __init__(self, layout: Layout) -> None:
@@ -68,13 +68,13 @@ class Shown:
             "notices": notices(chosen),
         }
 
-    def _running(self, snapshot: Snapshot) -> list[Row]:
+    def _running(self, snapshot: Snapshot) -> list[JobRow]:
         needs_a_look = {*snapshot.stalled, *snapshot.gpu_idle}
         jobs = sorted(snapshot.in_flight(), key=lambda job: job not in needs_a_look)[:_RUNNING]
         uses = gpu_uses(snapshot.pods)
         return [self.running_row(snapshot, job, uses) for job in jobs]
 
-    def running_row(self, snapshot: Snapshot, job: str, uses: Mapping[str, GpuUse]) -> Row:
+    def running_row(self, snapshot: Snapshot, job: str, uses: Mapping[str, GpuUse]) -> JobRow:
         """A row of a job in flight: without durations, which would change with every look."""
         row = page_row(Job(snapshot, job))
         record = snapshot.records[job]
@@ -135,7 +135,7 @@ def _pace_parts(found: Pace) -> dict[str, Any]:
     }
 
 
-def _kind(reason: Reason, wait: Wait) -> str:
+def _kind(reason: Reason, wait: WaitReason) -> str:
     return f"{reason.kind or reason.text}\n{wait.needs_person}"
 
 
@@ -144,7 +144,7 @@ def _key(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def _waiting_row(snapshot: Snapshot, key: str, wait: Wait) -> dict[str, Any]:
+def _waiting_row(snapshot: Snapshot, key: str, wait: WaitReason) -> dict[str, Any]:
     return {
         "key": key,
         "state": snapshot.records[wait.jobs[0]].state.value,

@@ -81,7 +81,7 @@ def _run(server: Server, listener: socket.socket, tell: Callable[[], object]) ->
         backlog=_BACKLOG,
         ws="none",
         lifespan="on",
-        # Whoever connects is on this host, and could claim to be anybody.
+        # A client is on this host, and could claim any address.
         proxy_headers=False,
         server_header=False,
         limit_concurrency=_MOST_CONNECTIONS,

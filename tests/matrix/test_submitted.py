@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.matrix import strict_json, submitted
-from dispatcher.matrix.submitted import Listed, News, SubmittedJobs, is_submitted
+from dispatcher.matrix.submitted import Listed, SubmittedChanges, SubmittedJobs, is_submitted
 
 
 def line(job: str, **keys: object) -> str:
@@ -28,12 +28,12 @@ def append(path: Path, text: str) -> None:
 
 def test_what_is_appended_is_read_once(path: Path) -> None:
     jobs = SubmittedJobs(path)
-    assert jobs.read() == News()
+    assert jobs.read() == SubmittedChanges()
     append(path, line("a") + line("b")[:-10])
-    assert jobs.read() == News(("a",)), "an unfinished line is none"
+    assert jobs.read() == SubmittedChanges(("a",)), "an unfinished line is none"
     append(path, line("b")[-10:] + line("c"))
-    assert jobs.read() == News(("b", "c"))
-    assert jobs.read() == jobs.read(thoroughly=True) == News()
+    assert jobs.read() == SubmittedChanges(("b", "c"))
+    assert jobs.read() == jobs.read(thoroughly=True) == SubmittedChanges()
     assert list(jobs.entries) == ["a", "b", "c"]
     assert all(map(is_submitted, jobs.entries.values()))
     assert not jobs.problem
@@ -45,7 +45,7 @@ def test_the_last_line_of_a_job_counts(path: Path) -> None:
     jobs.read()
     assert jobs.entries["j3"].value("x") == 3
     append(path, line("j3", x="new"))
-    assert jobs.read() == News(("j3",), replaced=("j3",))
+    assert jobs.read() == SubmittedChanges(("j3",), replaced=("j3",))
     # Its neighbours are unpacked together with the line that counts no more.
     assert [jobs.entries[job].value("x") for job in ("j2", "j3", "j4")] == [2, "new", 4]
     assert len(jobs.entries) == 40
@@ -132,7 +132,7 @@ def test_what_was_saved_need_not_be_decoded_again(path: Path, monkeypatch: pytes
     assert [second.entries[job].value("x") for job in ("j4", "j5", "j7")] == [4, "new", "newest"]
     # What is appended later is taken in as by who has read all of it.
     append(path, line("end"))
-    assert second.read() == first.read() == News(("end",))
+    assert second.read() == first.read() == SubmittedChanges(("end",))
     kinds = dict(zip(second.entries, second.entries.all_kinds(), strict=True))
     assert kinds["j1"] == kinds["j99"] != kinds["more"] != kinds["last"]
 

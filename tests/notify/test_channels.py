@@ -19,7 +19,7 @@ from told_servers import hook, mail_server
 
 from dispatcher.base.schema.faults import PartsError
 from dispatcher.notify.checks import faults_in
-from dispatcher.notify.process import Outcome, Sending
+from dispatcher.notify.process import Outcome, SendingProcess
 from dispatcher.notify.text import payload
 from dispatcher.notify_config import parse_notify
 from dispatcher.run_state.facets.notices import Cause
@@ -117,7 +117,7 @@ def test_secrets_come_from_files_and_show_up_nowhere(tmp_path: Path) -> None:
         url_file = private(tmp_path / "url", f"{server.url}?token={SECRET}")
         headers_file = private(tmp_path / "headers", f"Authorization: Bearer {SECRET}")
         to = target(webhook={"url_file": url_file, "headers_file": headers_file})
-        sending = Sending(to, notice())
+        sending = SendingProcess(to, notice())
         lines = subprocess.run(["ps", "axeww"], capture_output=True, text=True, check=True).stdout
         while (outcome := sending.outcome()) is None:
             time.sleep(0.02)

@@ -16,7 +16,7 @@ import pytest
 from dispatcher.api import Workspace
 from dispatcher.errors import UsageError
 from dispatcher.query.results import frames
-from dispatcher.query.results.columns import Kind, kind_of
+from dispatcher.query.results.columns import ColumnType, kind_of
 from dispatcher.run_state.change import Change
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.states import State
@@ -160,10 +160,16 @@ def test_a_result_that_has_no_end_or_is_too_long_is_named_and_not_read(lab, spoi
 @pytest.mark.parametrize(
     ("values", "kind"),
     [
-        ([True, None], Kind.BOOL), ([1, None, 2], Kind.INT), ([1, 2.5], Kind.FLOAT), ([1, True], Kind.TEXT),
-        ([2**63], Kind.TEXT), ([None], Kind.FLOAT), ([[1], 2], Kind.TEXT), (["1", 2], Kind.TEXT),
+        ([True, None], ColumnType.BOOL),
+        ([1, None, 2], ColumnType.INT),
+        ([1, 2.5], ColumnType.FLOAT),
+        ([1, True], ColumnType.TEXT),
+        ([2**63], ColumnType.TEXT),
+        ([None], ColumnType.FLOAT),
+        ([[1], 2], ColumnType.TEXT),
+        (["1", 2], ColumnType.TEXT),
     ],
-)  # fmt: skip
+)
 def test_the_kind_of_a_column_suits_all_its_values(values, kind):
     assert kind_of(values) is kind
 

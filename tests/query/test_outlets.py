@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dispatcher.hosts.types import Hosts, PlainHost, SlurmHost
-from dispatcher.outlets.remote.operations import GpuSeen
+from dispatcher.outlets.remote.operations import GpuInfo
 from dispatcher.outlets.solver.reports import BatchReport, Gpus, Node, PlainReport, Queue, Unreachable
 from dispatcher.query.outlets import free_text, limits_text, outlet_rows
 from dispatcher.run_state.states import Record, State
@@ -28,7 +28,7 @@ HOSTS = Hosts(
 
 
 def test_what_is_free_where() -> None:
-    gpus = tuple(GpuSeen(index=n, name="A100", uuid=f"u{n}", busy="ada" if n == 1 else "") for n in range(4))
+    gpus = tuple(GpuInfo(index=n, name="A100", uuid=f"u{n}", busy="ada" if n == 1 else "") for n in range(4))
     queues = {
         "low": Queue(name="low", nodes=(node("n1", 1), node("n2", 0, is_taken=True), node("n3", 0, "drained"))),
         "high": Queue(name="high", closed="DOWN"),

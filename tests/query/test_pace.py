@@ -15,7 +15,7 @@ from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.limits import Limits
 from dispatcher.query.pace import Pace, pace
 from dispatcher.query.snapshot import PodStatus, Snapshot
-from dispatcher.query.waiting import Wait, waits
+from dispatcher.query.waiting import WaitReason, waits
 from dispatcher.run_state.journal import now_text
 from dispatcher.run_state.liveness import PodInfo, SlotInfo
 from dispatcher.run_state.progress import Progress
@@ -44,7 +44,7 @@ def of(records: dict[str, Record], *pods: PodStatus, methods: dict[str, str] | N
     """The pace of these jobs; all that are queued can run."""
     entries = {job: Entry(job_id=job, method=(methods or {}).get(job, "fft")) for job in records}
     snapshot = Snapshot(records=records, entries=entries, now_s=NOW_S, pods=pods, **rest)
-    return pace(snapshot, [Wait("waits for a free slot", tuple(snapshot.jobs_in(State.QUEUED)))])
+    return pace(snapshot, [WaitReason("waits for a free slot", tuple(snapshot.jobs_in(State.QUEUED)))])
 
 
 def queued(count: int) -> dict[str, Record]:
@@ -177,7 +177,9 @@ def test_methods_that_nothing_is_known_of_are_named() -> None:
 
 def test_jobs_that_wait_for_a_person_are_not_left_but_stuck() -> None:
     snapshot = Snapshot(records={"d": done(60)} | queued(5), entries={}, now_s=NOW_S, pods=(pod(0, 1),))
-    found = pace(snapshot, [Wait("slot", ("q0",)), Wait("paused", ("q1", "q2", "q3", "q4"), needs_person=True)])
+    found = pace(
+        snapshot, [WaitReason("slot", ("q0",)), WaitReason("paused", ("q1", "q2", "q3", "q4"), needs_person=True)]
+    )
     assert (found.left, found.stuck) == (1, 4)
 
 
@@ -263,7 +265,7 @@ def test_jobs_that_no_live_pod_takes_have_no_estimate() -> None:
     records = {"d": done(60)} | queued(2)
     entries = {job: Entry(job_id=job, method="fft") for job in records}
     snapshot = Snapshot(records=records, entries=entries, now_s=NOW_S, pods=(pod(0, 1),))
-    refused = Wait("needs 8 GPUs", ("q0",), is_refused=True)
+    refused = WaitReason("needs 8 GPUs", ("q0",), is_refused=True)
     assert left_words(pace(snapshot, [refused])) == ["1 job left: time unknown (1 that no live pod can take)"]
-    both = pace(snapshot, [refused, Wait("waits for a free slot", ("q1",))])
+    both = pace(snapshot, [refused, WaitReason("waits for a free slot", ("q1",))])
     assert left_words(both) == ["2 jobs left: at least 10m00s (1 that no live pod can take)"]

@@ -159,7 +159,7 @@ def test_what_nobody_could_read_is_not_drawn(tmp_path):
     many = [{"job_id": str(n), "seed": n, "loss": n} for n in range(300)]
     with pytest.raises(UsageError, match="300 x 1 bars are too many"):
         draw_bars(str(tmp_path / "a.png"), cells(many, ["seed"], [], ["loss"]), ["seed"], [], ["loss"])
-    with pytest.raises(UsageError, match="300 curves cannot be told apart"):
+    with pytest.raises(UsageError, match="300 curves cannot be distinguished"):
         draw_curves(
             str(tmp_path / "a.png"), mean_curves({row["job_id"]: (row["job_id"],) for row in many}, []), [], "x"
         )

@@ -13,7 +13,7 @@ from fleet import Fleet, shell, wait_until
 from dispatcher.api import Workspace
 from dispatcher.query.silence import silent_for_s
 from dispatcher.run_state.liveness import PodInfo, Watch
-from dispatcher.web.overview import Shown
+from dispatcher.web.overview import OverviewPage
 
 INFO = PodInfo(
     pod="p", host="h", boot_id="b", pid_namespace=1, pid=1, start_ticks=1, user="u", started_at="", heartbeat=1,
@@ -36,7 +36,7 @@ def test_a_pod_that_hangs_is_not_at_work(fleet: Fleet) -> None:
     assert f"see whether its process {pod.pid} on " in " ".join(fleet.try_("status").stderr.split())
     assert json.loads(fleet.run("pods", "--json"))[0]["state"] == "silent"
     seen = Workspace(fleet.layout.root).snapshot()
-    assert "silent_pod" in [one["kind"] for one in Shown(fleet.layout).parts(seen, seen)["attention"]]
+    assert "silent_pod" in [one["kind"] for one in OverviewPage(fleet.layout).parts(seen, seen)["attention"]]
     pod.send(signal.SIGCONT)
     fleet.write_manifest([shell("a", "true"), shell("b", "true")])
     fleet.wait_for("b", "done")

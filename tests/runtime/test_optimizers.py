@@ -10,7 +10,7 @@ import pytest
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.optimizers import OptimizerConfig, make_optimizer
-from dispatcher.runtime.roles import Kind, Role
+from dispatcher.runtime.roles import ParameterKind, Role
 
 PARAMETERS = {
     "embedding/embedding": np.full((3, 4), 2.0, np.float32),
@@ -18,9 +18,9 @@ PARAMETERS = {
     "norm/scale": np.full(4, 2.0, np.float32),
 }
 ROLES = {
-    "embedding/embedding": Role(Kind.EMBEDDING),
-    "layer/kernel": Role(Kind.KERNEL, (0,), (1,)),
-    "norm/scale": Role(Kind.SCALE),
+    "embedding/embedding": Role(ParameterKind.EMBEDDING),
+    "layer/kernel": Role(ParameterKind.KERNEL, (0,), (1,)),
+    "norm/scale": Role(ParameterKind.SCALE),
 }
 
 
@@ -108,10 +108,12 @@ def test_stacked_and_split_kernels_are_the_matrices_that_they_are_made_of() -> N
         changes, _ = jax.jit(optimizer.update)(gradients, optimizer.init(parameters), parameters)
         return changes
 
-    stacked = update({"query": np.ones_like(gradient)}, {"query": Role(Kind.KERNEL, (1,), (2, 3))}, {"query": gradient})
+    stacked = update(
+        {"query": np.ones_like(gradient)}, {"query": Role(ParameterKind.KERNEL, (1,), (2, 3))}, {"query": gradient}
+    )
     apart = update(
         dict.fromkeys(names, np.ones((8, 8), np.float32)),
-        dict.fromkeys(names, Role(Kind.KERNEL, (0,), (1,))),
+        dict.fromkeys(names, Role(ParameterKind.KERNEL, (0,), (1,))),
         {name: gradient[layer].reshape(8, 8) for layer, name in enumerate(names)},
     )
     for layer, name in enumerate(names):
@@ -121,16 +123,16 @@ def test_stacked_and_split_kernels_are_the_matrices_that_they_are_made_of() -> N
 @pytest.mark.parametrize(
     ("kind", "role", "text"),
     [
-        ("adamw", Role(Kind.KERNEL, (0,), (1,)), "adamw, decays"),
-        ("adamw", Role(Kind.KERNEL), "adamw, decays"),
-        ("adamw", Role(Kind.EMBEDDING), "adamw, decays"),
-        ("adamw", Role(Kind.BIAS), "adamw"),
-        ("adamw", Role(Kind.SCALE), "adamw"),
-        ("adamw", Role(Kind.UNKNOWN), "adamw"),
-        ("muon", Role(Kind.KERNEL, (0,), (1,)), "muon, decays"),
-        ("muon", Role(Kind.KERNEL), "adamw"),
-        ("muon", Role(Kind.EMBEDDING), "adamw"),
-        ("muon", Role(Kind.UNKNOWN), "adamw"),
+        ("adamw", Role(ParameterKind.KERNEL, (0,), (1,)), "adamw, decays"),
+        ("adamw", Role(ParameterKind.KERNEL), "adamw, decays"),
+        ("adamw", Role(ParameterKind.EMBEDDING), "adamw, decays"),
+        ("adamw", Role(ParameterKind.BIAS), "adamw"),
+        ("adamw", Role(ParameterKind.SCALE), "adamw"),
+        ("adamw", Role(ParameterKind.UNKNOWN), "adamw"),
+        ("muon", Role(ParameterKind.KERNEL, (0,), (1,)), "muon, decays"),
+        ("muon", Role(ParameterKind.KERNEL), "adamw"),
+        ("muon", Role(ParameterKind.EMBEDDING), "adamw"),
+        ("muon", Role(ParameterKind.UNKNOWN), "adamw"),
     ],
 )
 def test_the_text_about_a_role_is_what_its_parameter_sees(kind: str, role: Role, text: str) -> None:

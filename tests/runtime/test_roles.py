@@ -12,7 +12,7 @@ from flax import nnx
 
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.parameters import AbstractModel
-from dispatcher.runtime.roles import Kernel, Kind, Role
+from dispatcher.runtime.roles import Kernel, ParameterKind, Role
 
 ATTENTION = {
     **{f"{part}/kernel": "kernel 8 -> 2x4" for part in ("query", "key", "value")},
@@ -262,6 +262,6 @@ def test_a_scan_of_linen_that_is_the_whole_model_and_linen_that_nnx_stacks() -> 
 
 
 def test_what_does_not_fit_its_module_is_a_kernel_whose_axes_are_not_known() -> None:
-    assert Kernel((8, 4), "io").role((4, 8)) == Role(Kind.KERNEL)
-    assert Kernel((8, 4), "io").role((8,)) == Role(Kind.KERNEL)
-    assert Kernel((8, 8), "io").role((8, 8, 8)) == Role(Kind.KERNEL, (1,), (2,))
+    assert Kernel((8, 4), "io").role((4, 8)) == Role(ParameterKind.KERNEL)
+    assert Kernel((8, 4), "io").role((8,)) == Role(ParameterKind.KERNEL)
+    assert Kernel((8, 8), "io").role((8, 8, 8)) == Role(ParameterKind.KERNEL, (1,), (2,))

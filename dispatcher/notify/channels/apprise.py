@@ -28,7 +28,7 @@ class _Words(logging.Handler):
 
 
 def send(channel: Apprise, notice: Mapping[str, Any], begin: Callable[[], None], limit_s: float) -> str:
-    """Send it. Where Apprise says only that it failed, nobody knows whether the notice arrived."""
+    """Send it. Where Apprise says only that it failed, the notice may have arrived."""
     import apprise
 
     url = read_line(channel.url_file)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from dispatcher.outlets.remote.connection import Call, Connection, Outcome, Unreached
+from dispatcher.outlets.remote.connection import Call, Connection, NoAnswer, Outcome
 from dispatcher.outlets.remote.operations import Operation
 
 _CALL_LIMIT_S: Final = 300.0
@@ -82,21 +82,21 @@ class AgentSession:
     def last(self, operations: Sequence[Operation]) -> Outcome:
         """After `finish`, one more call, which is waited for; none of a host that did not answer the one before."""
         if self._connection.unreached:
-            return Unreached(self._connection.unreached)
+            return NoAnswer(self._connection.unreached)
         free_s = self._connection.free_in_s()
         if free_s is None or free_s > _CLOSING_S:
-            return Unreached("another call is not allowed so soon (calls_per_minute)")
+            return NoAnswer("another call is not allowed so soon (calls_per_minute)")
         time.sleep(free_s)
         call = self._connection.call(operations, timeout_s=_CLOSING_S)
         call.close(_CLOSING_S)
-        return call.outcome() or Unreached(f"no answer within {_CLOSING_S:g} s")
+        return call.outcome() or NoAnswer(f"no answer within {_CLOSING_S:g} s")
 
     def close(self) -> None:
         self._connection.close()
 
-    def _take_in(self, answers: Sequence[Any] | Unreached) -> None:
+    def _take_in(self, answers: Sequence[Any] | NoAnswer) -> None:
         steps, self._steps = self._steps, []
-        if isinstance(answers, Unreached):
+        if isinstance(answers, NoAnswer):
             # The caller that shows it names the host.
             self.problem = answers.why.removeprefix(f"{self._connection.name}: ")
             self._lost()

@@ -12,7 +12,7 @@ from dispatcher.outlets.batch.remote_host import RemoteHost
 from dispatcher.outlets.batch.sending import Sender
 from dispatcher.outlets.batch.shipping import Shipping
 from dispatcher.outlets.batch.tracked import Tracked
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.node.setup import code_file
 from dispatcher.outlets.remote.connection import Connection
 
@@ -58,7 +58,7 @@ class CodeDelivery:
         self._has_begun = False
         self.shipping.start_over()
 
-    def _shipped(self, names: Sequence[str], snapshot: Snapshot, archive: str) -> None:
+    def _shipped(self, names: Sequence[str], snapshot: CodeSnapshot, archive: str) -> None:
         """The host has the code of these submissions, so they can go."""
         content = code_file(snapshot.digest, snapshot.commit_text, archive)
         for name in names:

@@ -16,7 +16,7 @@ from typing import Final
 from dispatcher import contract
 from dispatcher.base import files, outputs
 from dispatcher.errors import StorageError
-from dispatcher.outlets.remote.operations import KNOWN_END, Grown, Look, Seen
+from dispatcher.outlets.remote.operations import KNOWN_END, AttemptFiles, AttemptRead, Grown
 from dispatcher.outlets.wrapper import sync_end
 from dispatcher.provenance.read import with_shared_packages
 from dispatcher.workspace import AttemptPaths, Layout
@@ -67,15 +67,15 @@ class Mirror:
         """Whether the exit status is here and the rest of a growing file is not, or something could not be copied."""
         return not self.is_complete and (self._exit is not None or bool(self.problem))
 
-    def look(self) -> Look:
+    def look(self) -> AttemptRead:
         """What to ask for next."""
         own = self._script_files()
         whole = () if own.result is None else (own.result.path,)
         growing = (contract.LOG_FILE, contract.METRICS_FILE, *(name for name in own.names if name not in whole))
         self._known = {name: self._known_of(name) for name in growing}
-        return Look(directory=self._directory, have=self._have, growing=self._known, paths=whole)
+        return AttemptRead(directory=self._directory, have=self._have, growing=self._known, paths=whole)
 
-    def take_in(self, seen: Seen) -> bool:
+    def take_in(self, seen: AttemptFiles) -> bool:
         """Write what is new into the workspace; whether there is more to fetch at once."""
         self.is_alive, self.problem = seen.is_alive, seen.error
         if seen.error:
@@ -103,7 +103,7 @@ class Mirror:
                 files.replace_file(self._paths.exit, self._exit, durable=False)
                 self.is_complete = True
 
-    def _copy(self, seen: Seen) -> bool:
+    def _copy(self, seen: AttemptFiles) -> bool:
         with files.storing("copying what a host reports to", self._paths.directory):
             contents, stamps = dict(seen.files), dict(seen.stamps)
             ended = contents.pop(contract.EXIT_FILE, None)

@@ -50,7 +50,7 @@ from dispatcher.outlets.batch.stopping import Stopper
 from dispatcher.outlets.batch.tracked import Tracked
 from dispatcher.outlets.batch.watching import Watcher
 from dispatcher.outlets.context import PodContext
-from dispatcher.outlets.remote.connection import Connection, Unreached
+from dispatcher.outlets.remote.connection import Connection, NoAnswer
 from dispatcher.outlets.remote.operations import Failed, Remove, Removed
 from dispatcher.outlets.solver.free import FreeHardware
 from dispatcher.outlets.wrapper import read_exit, watch_interval_s
@@ -341,8 +341,8 @@ class BatchOutlet:
             return
         names = list(self._over)
         remove = self._remove(names)
-        outcome = self._session.last([remove]) if self._host.is_up else Unreached(self._host.problem)
-        if not isinstance(outcome, Unreached):
+        outcome = self._session.last([remove]) if self._host.is_up else NoAnswer(self._host.problem)
+        if not isinstance(outcome, NoAnswer):
             self._removed(names, outcome[0])
             return
         left = f"the files of {counted(len(names), 'submission')} are left in {remove.directory} there"

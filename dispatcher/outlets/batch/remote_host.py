@@ -20,7 +20,7 @@ from dispatcher.hosts.types import Cluster, Host, Location
 from dispatcher.outlets.base import WORKSPACE, Bundle, Request
 from dispatcher.outlets.batch.agent_session import Step
 from dispatcher.outlets.batch.identity import workspace_id
-from dispatcher.outlets.batch.scheduler import Limits, Scheduler, Where
+from dispatcher.outlets.batch.scheduler import Limits, LocationQuery, Scheduler
 from dispatcher.outlets.node.setup import Gpus, NodeSetup, node_setup
 from dispatcher.outlets.remote.operations import Confirm, Failed, Greeting, Hello
 from dispatcher.templates.shell import quoted
@@ -218,7 +218,7 @@ class RemoteHost:
         self.cluster = msgspec.structs.replace(self.cluster, **found)
         self._there = self._layout if self.is_shared else Layout(f"{base}/{self.workspace_id}")
 
-    def _take_in_location(self, where: Where, answer: Any) -> None:
+    def _take_in_location(self, where: LocationQuery, answer: Any) -> None:
         """Nothing is submitted before this is known: it could not be found again."""
         found = where.question.found(answer)
         if not found:

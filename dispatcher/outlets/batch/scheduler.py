@@ -119,7 +119,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None = None
 
 
-class Where(msgspec.Struct, frozen=True):
+class LocationQuery(msgspec.Struct, frozen=True):
     """The call that prints which cluster or server answers, and what its words are as parts of a Location.
 
     It comes before all calls of the agent. `parts` has `server`, or `cluster` and `address`: see Confirm for several.
@@ -186,7 +186,7 @@ class Scheduler(Protocol):
     def error_log(self, attempt: Submitted) -> str:
         """The file on the host with what the batch script itself printed for the attempt; empty for none."""
 
-    def where(self) -> Where | None:
+    def where(self) -> LocationQuery | None:
         """Which cluster or server answers; None where every call names it."""
 
     def limits_query(self) -> Sequence[Operation]:

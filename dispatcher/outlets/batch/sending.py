@@ -18,7 +18,7 @@ from dispatcher.outlets.context import BatchTimes
 from dispatcher.outlets.remote.operations import Deliver, Failed, Operation
 
 
-class Sending:
+class PendingSubmission:
     """One submission that is not known to the scheduler yet, or not all of it.
 
     `is_held`: it waits for its code. `is_tried`: the scheduler may have accepted it. `waits_for` is why the scheduler
@@ -60,7 +60,7 @@ class Sender:
         self._accepted = accepted
         self._ended = ended
         self._room_again_s = room_again_s
-        self._unsent: dict[str, Sending] = {}
+        self._unsent: dict[str, PendingSubmission] = {}
         self.limits = Limits()
         self._backoff = SubmissionBackoff(times.refusal_pause_s)
         self._submitted_s: list[float] = []
@@ -86,7 +86,7 @@ class Sender:
         except (TemplateError, OutletError) as error:
             self._end(submission, str(error))
             return
-        sending = self._unsent[submission.name] = Sending(submission, operations)
+        sending = self._unsent[submission.name] = PendingSubmission(submission, operations)
         sending.is_held = is_held
 
     def held(self, name: str) -> Submission | None:
@@ -132,7 +132,7 @@ class Sender:
             self._backoff.accepted()
 
     def drop(self, name: str) -> None:
-        """The scheduler surely does not know this one, and no one wants it any more."""
+        """The scheduler surely does not know this one, and it is not wanted any more."""
         self._unsent.pop(name, None)
 
     def absent(self, name: str) -> bool:
@@ -161,7 +161,7 @@ class Sender:
         if self.problem and not any(sending.is_ready or sending.is_tried for sending in self._unsent.values()):
             self._backoff.lift(time.monotonic())
 
-    def _due(self) -> list[Sending]:
+    def _due(self) -> list[PendingSubmission]:
         now = time.monotonic()
         if self._backoff.wait_s(now) > 0 or self._rate_wait_s() > 0:
             return []
@@ -179,7 +179,7 @@ class Sender:
         self._submitted_s = [at for at in self._submitted_s if now - at < 60]
         return 0.0 if len(self._submitted_s) < self._per_minute else 60 - (now - self._submitted_s[0])
 
-    def _step(self, sending: Sending) -> Step:
+    def _step(self, sending: PendingSubmission) -> Step:
         sending.is_tried = True
         *deliveries, submit = sending.operations
         # What is incomplete is not submitted.
@@ -187,7 +187,7 @@ class Sender:
         self._submitted_s.append(time.monotonic())
         return Step(operations, lambda answers: self._take_in(sending, answers))
 
-    def _take_in(self, sending: Sending, answers: Sequence[Any]) -> None:
+    def _take_in(self, sending: PendingSubmission, answers: Sequence[Any]) -> None:
         *deliveries, answer = answers
         failed = next((one for one in deliveries if isinstance(one, Failed)), None)
         if failed is not None:
@@ -212,7 +212,7 @@ class Sender:
             # It stays tried: the next answer of the scheduler shows whether it is there.
             self._backoff.doubted(meant.why)
 
-    def _refused(self, sending: Sending, refused: Refused) -> None:
+    def _refused(self, sending: PendingSubmission, refused: Refused) -> None:
         # What an entry or a method says itself to the scheduler is no fault of the outlet.
         is_own = not refused.is_transient and sending.submission.request.has_own_options
         if not is_own:

@@ -14,9 +14,9 @@ from dispatcher.base import files
 from dispatcher.config import CodeMode
 from dispatcher.errors import CodeError, OutletError
 from dispatcher.outlets.code.command import read_snapshot, snapshot_words
-from dispatcher.outlets.code.snapshot import Snapshot
-from dispatcher.outlets.remote.connection import Call, Connection, Lane, Unreached
-from dispatcher.outlets.remote.operations import Failed, Found, Has, Operation, Store
+from dispatcher.outlets.code.snapshot import CodeSnapshot
+from dispatcher.outlets.remote.connection import Call, Connection, Lane, NoAnswer
+from dispatcher.outlets.remote.operations import Failed, FileSizes, Has, Operation, Store
 from dispatcher.outlets.remote.programs import Program
 from dispatcher.workspace import Layout
 
@@ -47,7 +47,7 @@ class Shipping:
         self,
         layout: Layout,
         connection: Connection,
-        shipped: Callable[[Sequence[str], Snapshot, str], None],
+        shipped: Callable[[Sequence[str], CodeSnapshot, str], None],
         failed: Callable[[Sequence[str], str], None],
         try_again_s: float = 30.0,
     ) -> None:
@@ -64,9 +64,9 @@ class Shipping:
         self._waiting: list[str] = []
         self._batch: list[str] = []
         # Those that run a copy that was taken before, by its digest.
-        self._given: dict[str, tuple[Snapshot, list[str]]] = {}
+        self._given: dict[str, tuple[CodeSnapshot, list[str]]] = {}
         self._program: Program | None = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot: CodeSnapshot | None = None
         self._is_missing = False
         self._call: Call | None = None
         # When the host was last known to have an archive, by digest.
@@ -107,7 +107,7 @@ class Shipping:
             self._program.close()
             self._program = None
 
-    def want(self, name: str, snapshot: Snapshot | None = None) -> None:
+    def want(self, name: str, snapshot: CodeSnapshot | None = None) -> None:
         """This submission needs a snapshot, None: of the code as it is now."""
         if snapshot is None:
             self._waiting.append(name)
@@ -166,7 +166,7 @@ class Shipping:
         _, (snapshot, self._batch) = self._given.popitem()
         self._has_snapshot(snapshot)
 
-    def _has_snapshot(self, snapshot: Snapshot) -> None:
+    def _has_snapshot(self, snapshot: CodeSnapshot) -> None:
         """This one is to be sent, unless the host had it a moment ago."""
         self._snapshot, self._is_missing = snapshot, False
         if time.monotonic() - self._there_s.get(snapshot.digest, -_STILL_THERE_S) < _STILL_THERE_S:
@@ -189,7 +189,7 @@ class Shipping:
             # The first one, without submissions: it can be archived.
             self.problem = ""
 
-    def _begin_call(self, snapshot: Snapshot) -> None:
+    def _begin_call(self, snapshot: CodeSnapshot) -> None:
         if self._connection.free_in_s(Lane.TRANSFER) != 0.0:
             return
         archive = self._archive(snapshot)
@@ -212,14 +212,14 @@ class Shipping:
         if answers is None or self._snapshot is None:
             return
         self._call = None
-        if isinstance(answers, Unreached):
+        if isinstance(answers, NoAnswer):
             self._is_missing = False
             self.problem = f"sending the code: {answers.why}"
             return
         (answer,) = answers
         if isinstance(answer, Failed):
             self._has_failed(answer.error)
-        elif isinstance(answer, Found) and answer.sizes[0] != self._snapshot.size:
+        elif isinstance(answer, FileSizes) and answer.sizes[0] != self._snapshot.size:
             self._is_missing = True
         else:
             self._there_s[self._snapshot.digest] = time.monotonic()
@@ -248,5 +248,5 @@ class Shipping:
         self._next_s = time.monotonic() + self._try_again_s
         self._failed(names, why)
 
-    def _archive(self, snapshot: Snapshot) -> str:
+    def _archive(self, snapshot: CodeSnapshot) -> str:
         return posixpath.join(self._directory, f"{snapshot.digest}.tar")

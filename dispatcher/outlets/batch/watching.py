@@ -343,7 +343,7 @@ class Watcher:
             self._fence([one.key])
         if one.marked_s is None:
             return
-        # A wrapper takes its attempt before it looks whether that is superseded: one that no one has taken is over.
+        # A wrapper takes its attempt before it looks whether that is superseded: one that was not taken is over.
         if now - one.marked_s >= self._guard_s or not _was_taken(one):
             one.end(ended or _forgotten(own))
 

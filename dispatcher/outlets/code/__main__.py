@@ -18,7 +18,7 @@ from dispatcher.errors import DispatcherError
 from dispatcher.outlets.code import copies
 from dispatcher.outlets.code.cache import CodeCache
 from dispatcher.outlets.code.ship import ship, ship_dirty
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.workspace import Layout
 
 _KEEP = "keep"
@@ -39,7 +39,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _made(layout: Layout, mode: str, rest: Sequence[str]) -> Snapshot:
+def _made(layout: Layout, mode: str, rest: Sequence[str]) -> CodeSnapshot:
     if mode in (_KEEP, _EXTRACT):
         snapshot = copies.take(layout) if mode == _KEEP else copies.kept(layout, rest[0])
         copies.extract(layout, snapshot)

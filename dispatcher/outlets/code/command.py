@@ -10,7 +10,7 @@ import msgspec
 
 from dispatcher.config import CodeMode
 from dispatcher.errors import CodeError
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.workspace import Layout
 
 
@@ -29,14 +29,14 @@ def copy_words(layout: Layout, label: str = "") -> list[str]:
     return [*words, *(["extract", label] if label else ["keep"])]
 
 
-def read_snapshot(exit_code: int | None, out: bytes, err: bytes = b"") -> Snapshot:
+def read_snapshot(exit_code: int | None, out: bytes, err: bytes = b"") -> CodeSnapshot:
     """The snapshot that the command has printed; raises CodeError with its message when it failed.
 
     `exit_code` None: it was killed because it took too long.
     """
     if exit_code == 0:
         try:
-            return msgspec.json.decode(out, type=Snapshot)
+            return msgspec.json.decode(out, type=CodeSnapshot)
         except msgspec.DecodeError as error:
             raise CodeError(f"the program that archives the code printed no snapshot: {error}") from None
     message = err.decode("utf-8", "replace").strip()

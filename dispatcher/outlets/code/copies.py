@@ -21,7 +21,7 @@ from dispatcher.errors import CodeError
 from dispatcher.outlets.code import tree
 from dispatcher.outlets.code.changes import changes_between, is_kept
 from dispatcher.outlets.code.ship import ship_tracked
-from dispatcher.outlets.code.snapshot import Changes, Snapshot
+from dispatcher.outlets.code.snapshot import Changes, CodeSnapshot
 from dispatcher.run_state.states import ENDED, IN_FLIGHT, Record
 from dispatcher.workspace import Layout
 
@@ -30,7 +30,7 @@ ASIDE: Final = ".cleaning"
 _OTHERWISE: Final = "or do without a copy: no `--snapshot`, and no `snapshot: true` of the job or its method"
 
 
-def take(layout: Layout) -> Snapshot:
+def take(layout: Layout) -> CodeSnapshot:
     """Keep the tracked files of the workspace as they are now; raises CodeError and StorageError.
 
     Code that was archived before is not archived again.
@@ -47,7 +47,7 @@ def take(layout: Layout) -> Snapshot:
     return snapshot
 
 
-def _changes(layout: Layout, snapshot: Snapshot, archived: str) -> Changes:
+def _changes(layout: Layout, snapshot: CodeSnapshot, archived: str) -> Changes:
     """How the copy differs from its commit, which is looked up only once."""
     try:
         found = kept(layout, snapshot.label).changes
@@ -58,7 +58,7 @@ def _changes(layout: Layout, snapshot: Snapshot, archived: str) -> Changes:
     return changes_between(layout, snapshot.commit, archived)
 
 
-def kept(layout: Layout, label: str) -> Snapshot:
+def kept(layout: Layout, label: str) -> CodeSnapshot:
     """The copy that a record's `snapshot` names. Raises CodeError when it is gone, and StorageError."""
     place = layout.kept_code(label)
     with files.storing("reading", place):
@@ -68,14 +68,14 @@ def kept(layout: Layout, label: str) -> Snapshot:
     if data is None:
         raise CodeError(f"the copy {label} of the code is gone: `dispatcher requeue` takes a new one")
     try:
-        found = msgspec.json.decode(data, type=Snapshot)
+        found = msgspec.json.decode(data, type=CodeSnapshot)
     except msgspec.DecodeError as error:
         raise CodeError(f"{place}: {error}; `dispatcher requeue` takes a new copy") from None
     # The workspace may have been moved since.
     return msgspec.structs.replace(found, path=os.fspath(layout.code_archive(found.digest)))
 
 
-def extract(layout: Layout, snapshot: Snapshot) -> None:
+def extract(layout: Layout, snapshot: CodeSnapshot) -> None:
     """Make the directory of a copy, unless it is there. Raises CodeError and StorageError."""
     with files.shared_umask(layout.root):
         place, archive = layout.code_copy(snapshot.digest), layout.code_archive(snapshot.digest)
@@ -120,7 +120,7 @@ def remove(layout: Layout, label: str, unused_since_s: float) -> bool:
         if not files.exists_fresh(place):
             return False
         digest = kept(layout, label).digest
-        # Under the other name nobody uses it: who needs it now keeps it anew.
+        # Under the other name it is not used: a job that needs it now makes it anew.
         aside = _aside(place)
         os.rename(place, aside)
         if aside.stat().st_mtime > unused_since_s:
@@ -129,7 +129,7 @@ def remove(layout: Layout, label: str, unused_since_s: float) -> bool:
         # Another commit may have the same files.
         if not any(layout.code_dir.glob(f"*-{digest[:12]}.kept")):
             tree.remove_atomically(layout.code_copy(digest))
-        # Last: whoever finds it, when this is killed, removes the directory, which nothing else names.
+        # Last: if this is killed, the process that finds it removes the directory, which nothing else names.
         aside.unlink()
         return True
     # Another cleaner was quicker.

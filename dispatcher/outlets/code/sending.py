@@ -16,9 +16,9 @@ from dispatcher.hosts.types import AnyHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.batch.remote_host import greet, layout_there, sees_workspace
 from dispatcher.outlets.code.ship import ship_files
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.kinds import ask_hosts
-from dispatcher.outlets.remote.connection import Unreached
+from dispatcher.outlets.remote.connection import NoAnswer
 from dispatcher.outlets.remote.operations import Failed, Greeting, Operation, Ran, RunThere, Store
 from dispatcher.workspace import Layout
 
@@ -87,7 +87,7 @@ def send(config: Config, hosts: Sequence[AnyHost], names: Sequence[str]) -> Iter
         yield Sent(host=name, directory=there[name], error=answers if isinstance(answers, str) else _fault(answers))
 
 
-def _extraction(archive: Snapshot, directory: str) -> Sequence[Operation]:
+def _extraction(archive: CodeSnapshot, directory: str) -> Sequence[Operation]:
     path = posixpath.join(directory, "run_state", "shipped", f"{archive.digest}.tar")
     # Files that exist are replaced, so a job that has one open keeps what it has.
     script = 'tar --extract --no-same-owner --file "$1" --directory "$2"; status=$?; rm -f -- "$1"; exit $status'
@@ -111,4 +111,4 @@ def _ask(
 ) -> dict[str, Sequence[Any] | str]:
     """What each host answers; text: why it does not."""
     outcomes = ask_hosts(config, questions, "ship", timeout_s)
-    return {name: one.why if isinstance(one, Unreached) else one for name, one in outcomes.items()}
+    return {name: one.why if isinstance(one, NoAnswer) else one for name, one in outcomes.items()}

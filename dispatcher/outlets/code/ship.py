@@ -15,7 +15,7 @@ from dispatcher.outlets.code.archive import ArchiveWriter, is_executable
 from dispatcher.outlets.code.cache import Archived, CodeCache
 from dispatcher.outlets.code.commit import Content, add_content, content_of
 from dispatcher.outlets.code.git import OTHERWISE, Git
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.provenance.git import index_copy
 from dispatcher.workspace import Layout
 
@@ -31,13 +31,13 @@ class _BeingSavedError(CodeError):
     """A file is written at this moment."""
 
 
-def ship(layout: Layout) -> Snapshot:
+def ship(layout: Layout) -> CodeSnapshot:
     """The tracked files of the workspace as HEAD has them; raises CodeError and StorageError."""
     git = Git(layout.root)
     return _snapshot(layout, _head_content(layout, git), _head(git), is_dirty=False)
 
 
-def ship_dirty(layout: Layout) -> Snapshot:
+def ship_dirty(layout: Layout) -> CodeSnapshot:
     """The tracked files of the workspace as they are now, without untracked ones; raises CodeError and StorageError.
 
     The user's index, branches and stash stay as they are.
@@ -45,7 +45,7 @@ def ship_dirty(layout: Layout) -> Snapshot:
     return ship_tracked(layout)[0]
 
 
-def ship_tracked(layout: Layout, *, otherwise: str = OTHERWISE) -> tuple[Snapshot, str]:
+def ship_tracked(layout: Layout, *, otherwise: str = OTHERWISE) -> tuple[CodeSnapshot, str]:
     """As `ship_dirty`, and a commit of what is in the archive. `otherwise`: see Git."""
     git = Git(layout.root, otherwise=otherwise)
     head, clean = _head(git), _head_content(layout, git)
@@ -58,7 +58,7 @@ def ship_tracked(layout: Layout, *, otherwise: str = OTHERWISE) -> tuple[Snapsho
     return _snapshot(layout, content if is_dirty else clean, head, is_dirty=is_dirty), stashed
 
 
-def ship_files(layout: Layout, paths: Iterable[str | os.PathLike[str]]) -> Snapshot:
+def ship_files(layout: Layout, paths: Iterable[str | os.PathLike[str]]) -> CodeSnapshot:
     """These files of the workspace and nothing else, by paths relative to its root; git is not needed.
 
     Symbolic links are archived as links. Raises CodeError and StorageError.
@@ -76,7 +76,7 @@ def ship_files(layout: Layout, paths: Iterable[str | os.PathLike[str]]) -> Snaps
     return _made(layout, CodeCache(layout).add(write), commit="", is_dirty=False)
 
 
-def _snapshot(layout: Layout, content: Content, head: str, *, is_dirty: bool) -> Snapshot:
+def _snapshot(layout: Layout, content: Content, head: str, *, is_dirty: bool) -> CodeSnapshot:
     # Of the commit that people know, not of the one that was made for the archive.
     time_s = int(content.git.text("show", "--no-patch", "--format=%ct", head))
 
@@ -88,9 +88,9 @@ def _snapshot(layout: Layout, content: Content, head: str, *, is_dirty: bool) ->
     return _made(layout, CodeCache(layout).archived(content.key, write), commit=head, is_dirty=is_dirty)
 
 
-def _made(layout: Layout, made: Archived, *, commit: str, is_dirty: bool) -> Snapshot:
+def _made(layout: Layout, made: Archived, *, commit: str, is_dirty: bool) -> CodeSnapshot:
     path = os.fspath(layout.code_archive(made.digest))
-    return Snapshot(digest=made.digest, commit=commit, is_dirty=is_dirty, path=path, size=made.size)
+    return CodeSnapshot(digest=made.digest, commit=commit, is_dirty=is_dirty, path=path, size=made.size)
 
 
 def _head(git: Git) -> str:

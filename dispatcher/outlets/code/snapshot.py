@@ -19,7 +19,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problem: str = ""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CodeSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Archived code. `digest` is the SHA-256 of the archive at the absolute `path`, `size` its bytes.
 
     `commit` is the full id of HEAD, empty without git; `is_dirty`: the files differ from that commit. `changes` is how,

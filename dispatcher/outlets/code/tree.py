@@ -1,4 +1,4 @@
-"""Extracted archives: directories that are complete or absent, read-only, and durable before anybody sees them."""
+"""Extracted archives: directories that are complete or absent, read-only, and durable before they are visible."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ class Cgroups:
         directory = self._of.get(key)
         if directory is None:
             return self._problem or "it was started without a cgroup"
-        # Somebody else, such as systemd where nothing was delegated, may take controllers away again.
+        # Another manager, such as systemd where nothing was delegated, may take controllers away again.
         lost = [name for name in _CONTROLLERS if name not in words_of(directory / "cgroup.controllers")]
         return f"{directory.parent} has lost the controllers {' and '.join(lost)}" if lost else ""
 
@@ -163,7 +163,7 @@ def _set_limits(directory: Path, slot: Slot) -> None:
         (directory / "cpu.max").write_text(f"{slot.cpus * _PERIOD_US} {_PERIOD_US}")
     if slot.memory_mib:
         (directory / "memory.max").write_text(str(slot.memory_mib << 20))
-        # All of the job ends with the process that was one too many: half a training helps nobody.
+        # All of the job ends with the process that was one too many: half a training is of no use.
         (directory / "memory.oom.group").write_text("1")
         # A kernel without swap has no such file.
         with contextlib.suppress(FileNotFoundError, PermissionError):

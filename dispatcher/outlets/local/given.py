@@ -21,7 +21,7 @@ _PART = "MIG-"
 _WHOLE = "GPU-"
 
 
-class Given(msgspec.Struct, frozen=True):
+class GivenGpus(msgspec.Struct, frozen=True):
     """The GPUs that `source`, a variable of the pod's environment, leaves it: `indices`, None for all.
 
     `parts` are the UUIDs of those that are parts of a GPU.
@@ -53,7 +53,7 @@ class Given(msgspec.Struct, frozen=True):
         return sorted(self.indices)
 
 
-def read_given(environment: Mapping[str, str], reader: GpuReader) -> Given:
+def read_given(environment: Mapping[str, str], reader: GpuReader) -> GivenGpus:
     """What `environment` leaves of this host's GPUs; PodError where that cannot be told."""
     count = reader.count
     text = environment.get(VISIBLE)
@@ -68,22 +68,22 @@ def read_given(environment: Mapping[str, str], reader: GpuReader) -> Given:
             source = f"{ROCR}={of_rocm!r}"
             count = 0 if hides_all(of_rocm) else len(of_rocm.split(","))
     if text is None:
-        return Given(source, tuple(range(count))) if source and count is not None else Given()
+        return GivenGpus(source, tuple(range(count))) if source and count is not None else GivenGpus()
     source = f"{name}={text!r}"
     words = [word.strip() for word in text.split(",")]
     if words[0].startswith(_PART):
         return _parts(source, words)
     if environment.get(ORDER, PCI) != PCI:
         _refuse_order(source, environment[ORDER], reader)
-    return Given(source, tuple(_indices(source, words, count, reader)))
+    return GivenGpus(source, tuple(_indices(source, words, count, reader)))
 
 
-def _parts(source: str, words: Sequence[str]) -> Given:
+def _parts(source: str, words: Sequence[str]) -> GivenGpus:
     wrong = next((word for word in words if not word.startswith(_PART)), None)
     if wrong is not None:
         raise PodError(f"{source}: {wrong!r} is no part of a GPU as the others are; list parts, or whole GPUs")
     parts = dict(enumerate(dict.fromkeys(words)))
-    return Given(source, tuple(parts), parts)
+    return GivenGpus(source, tuple(parts), parts)
 
 
 def _refuse_order(source: str, order: str, reader: GpuReader) -> None:

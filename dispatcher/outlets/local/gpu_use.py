@@ -2,7 +2,7 @@
 
 A claim needs proof. What the driver does not tell (MIG), or cannot be ascribed, is unknown, and no proof of anything.
 Where several attempts share a GPU that is in use, an attempt is idle only if every process that computes there belongs
-to another attempt of this pod; a process of somebody else may well work for it (a container's).
+to another attempt of this pod; a process of another user may well work for it (a container's).
 """
 
 from __future__ import annotations

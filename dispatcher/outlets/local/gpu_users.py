@@ -131,7 +131,7 @@ def _users(processes: Collection[GpuProcess]) -> str:
 def others_on(gpu: Gpu, is_ours: Callable[[int], bool]) -> tuple[list[GpuUser] | None, int]:
     """The processes on a GPU that are not ours, None where the driver lists none; how many others cannot be named here.
 
-    The name of the program, not its command line: that may have what is nobody's business.
+    The name of the program, not its command line: that may have secrets.
     """
     if gpu.processes is None:
         return None, 0

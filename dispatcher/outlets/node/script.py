@@ -15,13 +15,13 @@ from dispatcher.hosts.types import Container
 from dispatcher.outlets.idle_times import GAP_INTERVALS, SMI_LIMIT_S
 from dispatcher.outlets.node.containers import IMAGE_KEEP_DAYS, IMAGE_WAIT_S, container_words
 from dispatcher.outlets.node.setup import JuiceFS, NodeSetup
-from dispatcher.provenance.interpreters import told_source
+from dispatcher.provenance.interpreters import host_report_source
 from dispatcher.templates.launcher import render_launcher
 from dispatcher.workspace import Layout
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node reports about an attempt's provenance (dispatcher/provenance/told.py).
+    """What a node reports about an attempt's provenance (dispatcher/provenance/host_report.py).
 
     `packages` is the directory in which all attempts share lists of packages, empty where the node does not see it.
     `gpus` is how many it has, over all its nodes. `allowed` are the variables whose values are recorded, but for those
@@ -102,7 +102,7 @@ def _facts(facts: Facts | None) -> dict[str, Any] | None:
     if facts is None:
         return None
     return {
-        "program": told_source(),
+        "program": host_report_source(),
         "file": contract.PROVENANCE_HOST_FILE,
         "packages": facts.packages,
         "gpus": facts.gpus,

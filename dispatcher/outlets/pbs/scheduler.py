@@ -24,10 +24,10 @@ from dispatcher.outlets.batch.scheduler import (
     Doubtful,
     JobState,
     Limits,
+    LocationQuery,
     Refused,
     Submission,
     Submitted,
-    Where,
 )
 from dispatcher.outlets.pbs import arguments, programs, resources, states
 from dispatcher.outlets.remote.operations import Failed, Operation, Ran
@@ -168,8 +168,8 @@ class PbsScheduler:
         layout = Layout.of_attempt(attempt.directory)
         return os.fspath(layout.submission_script(attempt.name).with_name(_OUTPUT_FILE))
 
-    def where(self) -> Where:
-        return Where(("server",), programs.where())
+    def where(self) -> LocationQuery:
+        return LocationQuery(("server",), programs.where())
 
     def limits_query(self) -> Sequence[Operation]:
         return [programs.limits()]

@@ -14,11 +14,11 @@ from dispatcher.outlets.batch.scheduler import (
     Doubtful,
     JobState,
     Limits,
+    LocationQuery,
     NoRoom,
     Refused,
     Submission,
     Submitted,
-    Where,
 )
 from dispatcher.outlets.plain.states import handle_of, state_of
 from dispatcher.outlets.remote.agent.names import LAUNCH_LOG
@@ -95,7 +95,7 @@ class LaunchingScheduler:
     def error_log(self, attempt: Submitted) -> str:
         return posixpath.join(attempt.directory, LAUNCH_LOG)
 
-    def where(self) -> Where | None:
+    def where(self) -> LocationQuery | None:
         """None: every call names the host."""
         return None
 

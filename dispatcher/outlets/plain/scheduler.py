@@ -15,7 +15,7 @@ from typing import Final
 
 from dispatcher.hosts.types import Cluster, PlainHost
 from dispatcher.outlets.base import Request
-from dispatcher.outlets.batch.scheduler import Submission, Where
+from dispatcher.outlets.batch.scheduler import LocationQuery, Submission
 from dispatcher.outlets.plain.launched import LaunchingScheduler
 from dispatcher.outlets.plain.resources import refusal
 from dispatcher.outlets.remote.operations import Confirm, Launch, Operation
@@ -39,9 +39,9 @@ class PlainScheduler(LaunchingScheduler):
         """An entry that does not say gets a GPU where there are some."""
         return 1 if self._host.chips else 0
 
-    def where(self) -> Where:
+    def where(self) -> LocationQuery:
         """An alias of ssh may lead to another machine by now."""
-        return Where(("machine",), Confirm(words=("uname", "-n")))
+        return LocationQuery(("machine",), Confirm(words=("uname", "-n")))
 
     def refuses(self, request: Request) -> str:
         return refusal(self._host, request)

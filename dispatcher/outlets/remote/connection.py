@@ -2,7 +2,7 @@
 
     connection = Connection("hpc", transport_to("hpc", "user@login1"))
     call = connection.call([Hello()], timeout_s=60)       when connection.free_in_s() is 0
-    call.outcome()                                        None while it runs, then answers or Unreached
+    call.outcome()                                        None while it runs, then answers or NoAnswer
 
 There are two lanes, so that a large upload does not delay the polls. After a call that brought no answer the next one
 has to wait, longer from one failure to the next. The transport (transport.py) knows how the host is reached.
@@ -46,13 +46,13 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     longest_pause_s: float = 300.0
 
 
-class Unreached(msgspec.Struct, frozen=True):
+class NoAnswer(msgspec.Struct, frozen=True):
     """There is no answer. Some or all of the operations may have been carried out."""
 
     why: str
 
 
-Outcome = Sequence[Any] | Unreached
+Outcome = Sequence[Any] | NoAnswer
 
 
 class Call:
@@ -98,7 +98,7 @@ class Call:
         except StopIteration as end:
             self._end(end.value)
         except (OutletError, OSError) as error:
-            self._end(Unreached(str(error)))
+            self._end(NoAnswer(str(error)))
 
     def _end(self, outcome: Outcome) -> None:
         self._program, self._outcome = None, outcome
@@ -183,7 +183,7 @@ class Connection:
     def _ended(self, lane: Lane, call: Call) -> None:
         del self._running[lane]
         outcome = call.outcome()
-        if not isinstance(outcome, Unreached):
+        if not isinstance(outcome, NoAnswer):
             self._failures = 0
             self.unreached = ""
             return

@@ -8,7 +8,7 @@ from typing import Final
 from dispatcher import contract
 from dispatcher.outlets.remote import ssh
 
-# Ends when the attempt has left its exit status, and when no one reads any more: then stdin comes to its end.
+# Ends when the attempt has left its exit status, and when its reader is gone: then stdin comes to its end.
 _FOLLOW: Final = """
 exec 3<&0
 tail -c "+$2" -F -- "$1/$3" 2>/dev/null & tail=$!

@@ -127,7 +127,7 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 KNOWN_END: Final = 4096
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptRead(msgspec.Struct, frozen=True, kw_only=True):
     """What to read of one attempt: files that differ from `have` (mtime in ns, size), and what files have grown by.
 
     `growing` has for each how many bytes of it are known, and the CRC-32 of the last KNOWN_END of these. `paths` are
@@ -147,7 +147,7 @@ class Read(Operation, frozen=True, kw_only=True):
     At most `most_bytes` of all growing files together are read.
     """
 
-    looks: Sequence[Look]
+    looks: Sequence[AttemptRead]
     names: Sequence[str]
     most_bytes: int = 4 << 20
 
@@ -163,7 +163,7 @@ class Grown(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptFiles(msgspec.Struct, frozen=True, kw_only=True):
     """What is new of one attempt's directory. `grown` has the growing files that exist.
 
     `is_alive`: whether a process holds the liveness lock, as far as this host can tell; None where locks do not work.
@@ -185,10 +185,10 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     log_end: bytes | None = None
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
+class ReadAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to `Read`, in the order of its looks."""
 
-    seen: Sequence[Seen] = ()
+    seen: Sequence[AttemptFiles] = ()
 
 
 class Tail(Operation, frozen=True, kw_only=True):
@@ -208,7 +208,7 @@ class Launch(Operation, frozen=True, kw_only=True):
     """Start the wrapper of a delivered attempt so that it outlives the connection; it is not waited for.
 
     `environment` are changes to that of a login without a terminal (None removes a variable). The wrapper starts in
-    `root`. `gpus` are as many GPUs of the host as no one uses: of those whose index is in `only` (None: any), and of
+    `root`. `gpus` are as many free GPUs of the host: of those whose index is in `only` (None: any), and of
     the kind `chip` where the host has several `chips`. They stay locked for as long as a process of the attempt lives.
     `log` is where its log is to be, without the end `_<time>.log`: `output.log` in its directory becomes a link to it;
     empty: no link. It may begin with `~` or have variables. `needs_shared_log`: `output.log` is the file, and the other
@@ -305,7 +305,7 @@ class GpuUser(msgspec.Struct, frozen=True, kw_only=True):
     used_mib: int | None = None
 
 
-class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
+class GpuInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`busy` says who uses it (100 MiB or more), or which attempt it was given to; empty: it is free."""
 
     index: int
@@ -318,7 +318,7 @@ class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuList(msgspec.Struct, frozen=True, kw_only=True):
-    gpus: Sequence[GpuSeen] = ()
+    gpus: Sequence[GpuInfo] = ()
 
 
 class Has(Operation, frozen=True, kw_only=True):
@@ -327,7 +327,7 @@ class Has(Operation, frozen=True, kw_only=True):
     paths: Sequence[str]
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class FileSizes(msgspec.Struct, frozen=True, kw_only=True):
     """Their sizes in bytes, None for a missing one; in the order of the paths."""
 
     sizes: Sequence[int | None] = ()
@@ -399,13 +399,13 @@ ANSWERS: Final[Mapping[type[Operation], Any]] = {
     Confirm: Ran,
     Deliver: Delivered,
     Write: Written,
-    Read: Sight,
+    Read: ReadAnswer,
     Tail: TailRead,
     Launch: Launched,
     Check: CheckResult,
     Signal: Signalled,
     ListGpus: GpuList,
-    Has: Found,
+    Has: FileSizes,
     Store: Stored,
     Trees: TreeList,
     Remove: Removed,

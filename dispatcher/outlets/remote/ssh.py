@@ -22,7 +22,7 @@ from dispatcher.errors import OutletError
 
 CONFIG_VARIABLE: Final = "DISPATCHER_SSH_CONFIG"
 SOCKET_VARIABLE: Final = "DISPATCHER_SSH_SOCKET"
-# For how long a connection that no one uses stays open; after a dispatcher that was killed, too.
+# For how long an unused connection stays open; after a dispatcher that was killed, too.
 _PERSIST_S: Final = 120
 _CONNECT_S: Final = 15
 # A connection on which nothing is heard for 45 s is closed.

@@ -114,7 +114,7 @@ class SshTransport:
         self.shared = ssh.SharedConnection(target)
         self.sent_bytes = 0
         self._python = python
-        # Programs that close connections: no one waits for them.
+        # Programs that close connections: not waited for.
         self._closing: list[Program] = []
 
     def talk(self, operations: Sequence[Operation], timeout_s: float) -> Talk:

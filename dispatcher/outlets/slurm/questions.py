@@ -17,7 +17,7 @@ from dispatcher.errors import OutletError
 from dispatcher.outlets.base import Key
 from dispatcher.outlets.batch.scheduler import JobState, Phase, Submitted
 from dispatcher.outlets.remote.operations import Confirm, Failed, Ran, Run
-from dispatcher.outlets.slurm.states import Row, best, job_state, status_of_pair, status_of_wait
+from dispatcher.outlets.slurm.states import SlurmJob, best, job_state, status_of_pair, status_of_wait
 
 # A controller that is down lets squeue try for 18 s and longer.
 TIMEOUT_S: Final = 60.0
@@ -166,14 +166,14 @@ def _sacct(names: Sequence[str]) -> Run:
     )  # fmt: skip
 
 
-def _queue_row(line: str) -> Row:
+def _queue_row(line: str) -> SlurmJob:
     values, at = {}, 0
     for column, width in _COLUMNS.items():
         values[column] = line[at : at + width].strip()
         at += width
     task = values["ArrayTaskID"]
     is_task = task.isdecimal()
-    return Row(
+    return SlurmJob(
         handle=f"{values['ArrayJobID']}_{task}" if is_task else values["JobID"],
         name=values["Name"],
         index=int(task) if is_task else 0,
@@ -186,12 +186,12 @@ def _queue_row(line: str) -> Row:
     )
 
 
-def _shown_row(line: str) -> Row | None:
+def _shown_row(line: str) -> SlurmJob | None:
     """A line of `scontrol show job --oneliner`; None for one that is none, or for tasks that wait together."""
     found = _SHOWN.match(line)
     if found is None or (found["array"] and not found["task"]):
         return None
-    return Row(
+    return SlurmJob(
         handle=f"{found['array']}_{found['task']}" if found["array"] else found["id"],
         name=found["name"],
         index=int(found["task"] or 0),
@@ -204,13 +204,13 @@ def _shown_row(line: str) -> Row | None:
     )
 
 
-def _account_row(line: str) -> Row | None:
+def _account_row(line: str) -> SlurmJob | None:
     """A line of sacct; None for a job that it does not call ended, because accounting may have missed the end."""
     values = dict(zip(_ACCOUNTING, line.split("|"), strict=False))
     if len(values) < len(_ACCOUNTING):
         return None
     job, _, task = values["JobID"].partition("_")
-    row = Row(
+    row = SlurmJob(
         handle=values["JobID"],
         name=values["JobName"],
         index=int(task) if task.isdecimal() else 0,
@@ -222,7 +222,7 @@ def _account_row(line: str) -> Row | None:
     return row if is_one and job_state(row).phase is Phase.ENDED else None
 
 
-def _by_attempt(rows: Iterable[Row]) -> dict[tuple[str, int], list[JobState]]:
+def _by_attempt(rows: Iterable[SlurmJob]) -> dict[tuple[str, int], list[JobState]]:
     found: dict[tuple[str, int], list[JobState]] = {}
     for row in rows:
         found.setdefault((row.name, row.index), []).append(job_state(row))

@@ -15,10 +15,10 @@ from dispatcher.outlets.batch.scheduler import (
     Doubtful,
     JobState,
     Limits,
+    LocationQuery,
     Refused,
     Submission,
     Submitted,
-    Where,
 )
 from dispatcher.outlets.remote.operations import Operation, Run
 from dispatcher.outlets.slurm import cancelling, gres, questions, submitting
@@ -111,8 +111,8 @@ class SlurmScheduler:
     def error_log(self, attempt: Submitted) -> str:
         return _log(Layout.of_attempt(attempt.directory), attempt.name, str(attempt.index))
 
-    def where(self) -> Where:
-        return Where(("cluster",), self._named(questions.where()))
+    def where(self) -> LocationQuery:
+        return LocationQuery(("cluster",), self._named(questions.where()))
 
     def limits_query(self) -> Sequence[Operation]:
         return self._all_named([*submitting.limits_query(self._host.qos), gres.query(self._host)])

@@ -52,7 +52,7 @@ PHASES: Final[Mapping[str, Phase]] = MappingProxyType(
         "PREEMPTED": Phase.ENDED,
         "RECONFIG_FAIL": Phase.ENDED,
         "TIMEOUT": Phase.ENDED,
-        # Its sibling runs in another cluster of the federation, which no one has asked.
+        # Its sibling runs in another cluster of the federation, which was not asked.
         "REVOKED": Phase.UNKNOWN,
     }
 )
@@ -89,7 +89,7 @@ _RUNS: Final = frozenset(["RUNNING", "SIGNALING"])
 _NOTHING: Final = frozenset(["", "None", "(null)", "N/A", "n/a", "Unknown"])
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job as SLURM shows it. `status`: exit code and signal, None when not told. `restarts`: by SLURM itself."""
 
     handle: str
@@ -103,7 +103,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     host: str = ""
 
 
-def job_state(row: Row) -> JobState:
+def job_state(row: SlurmJob) -> JobState:
     """What a row means."""
     word = _state_word(row.state)
     phase = PHASES.get(word, Phase.UNKNOWN)
@@ -154,7 +154,7 @@ def _state_word(state: str) -> str:
     return words[0].rstrip("+").upper() if words else ""
 
 
-def _reason(row: Row, word: str) -> str:
+def _reason(row: SlurmJob, word: str) -> str:
     if word == "FAILED" and row.reason in _NEVER_RUN:
         return CANNOT_START
     if word == "CANCELLED" and row.reason == "DependencyNeverSatisfied":
@@ -162,7 +162,7 @@ def _reason(row: Row, word: str) -> str:
     return _REASONS.get(word, "")
 
 
-def _exit_code(row: Row, word: str) -> int | None:
+def _exit_code(row: SlurmJob, word: str) -> int | None:
     """That of the batch script, where it has one to tell of the attempt."""
     # One that SLURM has started again refuses to run, and its status says nothing of the first run.
     if row.status is None or row.restarts or word in ("NODE_FAIL", "BOOT_FAIL") or row.reason in _NEVER_RUN:
@@ -177,7 +177,7 @@ def _exit_code(row: Row, word: str) -> int | None:
     return 128 + number if number else code
 
 
-def _why(row: Row, word: str) -> str:
+def _why(row: SlurmJob, word: str) -> str:
     """What is known beyond the phase, in SLURM's words; of a running job only what is unusual."""
     reason = "" if row.reason in _NOTHING else row.reason
     known = []

@@ -46,7 +46,7 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
         return not self.gpu_type or kind.lower() == self.gpu_type.lower()
 
 
-class Site(msgspec.Struct, frozen=True, kw_only=True):
+class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
     """How a scheduler is used: what its queues are called, in which ones the job may run, and which nodes it may use.
 
     `names` are the queues in order of preference; none: the scheduler's own default. `is_reported`: the scheduler is
@@ -63,7 +63,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
 
 def asked_for(
     host: SlurmHost | PbsHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None
-) -> tuple[Need, Site] | str:
+) -> tuple[Need, QueueRules] | str:
     """What its outlet asks the scheduler for; or why it never can."""
     if isinstance(host, SlurmHost):
         return _asked_of_slurm(host, request, hosts, found)
@@ -72,7 +72,7 @@ def asked_for(
 
 def _asked_of_slurm(
     host: SlurmHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None
-) -> tuple[Need, Site] | str:
+) -> tuple[Need, QueueRules] | str:
     asked = request.for_outlet()
     configured = gres.configured_partitions(host)
     host = slurm_resources.host_for(host, asked)
@@ -102,7 +102,7 @@ def _asked_of_slurm(
         memory_mib=request.memory_mib or int((host.mem or "1").removesuffix("M")) or 1,
     )
     names = tuple(partition.name for partition in host.partitions)
-    site = Site(
+    site = QueueRules(
         word="partition",
         program="SLURM",
         names=names,
@@ -117,7 +117,7 @@ def _asked_of_slurm(
     return need, site
 
 
-def _asked_of_pbs(host: PbsHost, request: HardwareRequest, found: BatchReport | None) -> tuple[Need, Site] | str:
+def _asked_of_pbs(host: PbsHost, request: HardwareRequest, found: BatchReport | None) -> tuple[Need, QueueRules] | str:
     asked = request.for_outlet()
     host = pbs_resources.host_for(host, asked)
     why = pbs_resources.refuses(host, asked)
@@ -132,7 +132,7 @@ def _asked_of_pbs(host: PbsHost, request: HardwareRequest, found: BatchReport | 
         cpus=tuple(request.cpus or max(1, number) for number in gpus),
         memory_mib=request.memory_mib or 1,
     )
-    site = Site(
+    site = QueueRules(
         word="queue",
         program="PBS",
         names=_submitted_to([queue.name for queue in host.queues], found),

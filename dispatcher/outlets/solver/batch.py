@@ -10,9 +10,9 @@ import msgspec
 from dispatcher.base.messages import counted
 from dispatcher.errors import nearest
 from dispatcher.hosts.types import Hosts, PbsHost, SlurmHost
-from dispatcher.outlets.solver.asking import Need, Site, asked_for
+from dispatcher.outlets.solver.asking import Need, QueueRules, asked_for
 from dispatcher.outlets.solver.reports import BatchReport, Gpus, Node
-from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, chips_text
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, UnsuitableHost, chips_text
 
 
 class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,10 +27,10 @@ class _Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def judge(
     host: SlurmHost | PbsHost, request: HardwareRequest, hosts: Hosts, found: BatchReport | None
-) -> Choice | Refusal:
+) -> Choice | UnsuitableHost:
     """Whether the scheduler can run the request, and in which partition or queue."""
     asked = asked_for(host, request, hosts, found)
-    return Refusal(host=host.name, why=asked) if isinstance(asked, str) else _judge(host.name, *asked, found)
+    return UnsuitableHost(host=host.name, why=asked) if isinstance(asked, str) else _judge(host.name, *asked, found)
 
 
 def give(host: SlurmHost | PbsHost, request: HardwareRequest, hosts: Hosts, found: BatchReport) -> BatchReport:
@@ -100,17 +100,17 @@ def _less(node: Node, part: int, need: Need) -> Node:
     return msgspec.structs.replace(node, gpus=left, free_cpus=free_cpus, free_mib=free_mib)
 
 
-def _judge(host: str, need: Need, site: Site, found: BatchReport | None) -> Choice | Refusal:
+def _judge(host: str, need: Need, site: QueueRules, found: BatchReport | None) -> Choice | UnsuitableHost:
     if found is None or not site.is_reported:
         queue = site.names[0] if site.names else ""
         return Choice(host=host, queue=queue, is_queued=True, why="as configured, not asked")
     names = _names(site, found)
     if not names:
-        return Refusal(host=host, why=f"{site.program} has no default {site.word}: name one in `{site.word}s`")
+        return UnsuitableHost(host=host, why=f"{site.program} has no default {site.word}: name one in `{site.word}s`")
     verdicts = [_in_queue(name, need, site, found) for name in names]
     best = min(verdicts, key=_rank)
     if not best.can_wait:
-        return Refusal(host=host, why="; ".join(verdict.why for verdict in verdicts))
+        return UnsuitableHost(host=host, why="; ".join(verdict.why for verdict in verdicts))
     return Choice(
         host=host,
         queue=best.queue if site.names else "",
@@ -120,7 +120,7 @@ def _judge(host: str, need: Need, site: Site, found: BatchReport | None) -> Choi
     )
 
 
-def _names(site: Site, found: BatchReport) -> Sequence[str]:
+def _names(site: QueueRules, found: BatchReport) -> Sequence[str]:
     return site.names or [name for name, queue in found.queues.items() if queue.is_default]
 
 
@@ -129,7 +129,7 @@ def _rank(verdict: _Verdict) -> tuple[bool, bool, int]:
     return not verdict.can_start, not verdict.can_wait, 0 if verdict.can_start else -verdict.free
 
 
-def _in_queue(name: str, need: Need, site: Site, found: BatchReport) -> _Verdict:
+def _in_queue(name: str, need: Need, site: QueueRules, found: BatchReport) -> _Verdict:
     """Whether the request fits into this queue."""
     place = f"{site.word} {name}"
     queue = found.queues.get(name)
@@ -164,7 +164,7 @@ def _no_node(nodes: Sequence[Node], working: Sequence[Node]) -> str:
     )
 
 
-def _never_fits(need: Need, nodes: Sequence[Node], site: Site) -> str:
+def _never_fits(need: Need, nodes: Sequence[Node], site: QueueRules) -> str:
     """Why the nodes could not run it even if they were empty."""
     if need.total and not any(need.has(node) for node in nodes):
         return _no_such_gpu(need, nodes, site)
@@ -197,7 +197,7 @@ def _spread(need: Need, most: int) -> str:
     return f"{max(need.gpus)} needed{where}; over {nodes} nodes (--nodes {nodes}) they would fit"
 
 
-def _no_such_gpu(need: Need, nodes: Sequence[Node], site: Site) -> str:
+def _no_such_gpu(need: Need, nodes: Sequence[Node], site: QueueRules) -> str:
     kinds = sorted({kind for node in nodes for kind in node.gpus})
     if not kinds:
         return "its nodes have no GPUs"

@@ -13,7 +13,7 @@ from dispatcher.outlets.base import Request
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.solver.query import questions, read_report
 from dispatcher.outlets.solver.reports import HostReport, Unreachable, VmReport
-from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, UnsuitableHost
 from dispatcher.outlets.solver.solve import give, judge
 
 # While attempts are to be placed, a host is asked so often, sooner when one of the pod's own attempts has ended there.
@@ -50,7 +50,7 @@ class FreeHardware:
         self._has_changed = False
         # Since when someone waits for an answer.
         self._awaited_since_s: float | None = clock()
-        self._verdicts: dict[Request, Choice | Refusal] = {}
+        self._verdicts: dict[Request, Choice | UnsuitableHost] = {}
         self._refused: dict[Request, str] = {}
 
     @property
@@ -105,7 +105,7 @@ class FreeHardware:
         verdict = self._verdicts.get(request)
         if verdict is None:
             verdict = self._verdicts[request] = judge(self._host, self._asked(request), self._hosts, self._report)
-        if isinstance(verdict, Refusal) or verdict.must_be_created:
+        if isinstance(verdict, UnsuitableHost) or verdict.must_be_created:
             self._refused[request] = verdict.why
             return None
         self._refused.pop(request, None)

@@ -13,10 +13,10 @@ from dispatcher.errors import OutletError
 from dispatcher.hosts.types import Hosts, PlainHost
 from dispatcher.outlets.plain.resources import refusal
 from dispatcher.outlets.remote.agent import gpus as agent_gpus
-from dispatcher.outlets.remote.operations import Failed, GpuSeen, ListGpus, Operation, Run
+from dispatcher.outlets.remote.operations import Failed, GpuInfo, ListGpus, Operation, Run
 from dispatcher.outlets.solver.answers import output
 from dispatcher.outlets.solver.reports import PlainReport
-from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, chips_text
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, UnsuitableHost, chips_text
 
 _GIVEN: Final = "given to an attempt just now"
 
@@ -44,7 +44,7 @@ def report(answers: Sequence[Any]) -> PlainReport:
         raise OutletError("nproc and /proc/meminfo do not show its CPUs and its memory") from None
 
 
-def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuSeen]) -> list[GpuSeen]:
+def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuInfo]) -> list[GpuInfo]:
     """The GPUs of the host that jobs may use and that are a `chip` (empty: any), by the rule of the agent.
 
     Where the host has several kinds, the driver's names tell which is which. A CUDA_VISIBLE_DEVICES in the host's `env`
@@ -57,12 +57,14 @@ def gpus_for(host: PlainHost, chip: str, gpus: Sequence[GpuSeen]) -> list[GpuSee
     return [gpu for gpu in gpus if gpu.index in taken]
 
 
-def judge(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainReport | None) -> Choice | Refusal:
+def judge(
+    host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainReport | None
+) -> Choice | UnsuitableHost:
     """Whether the host can run the request now; it has no queue."""
     del hosts
     why = refusal(host, request.for_outlet()) or (_too_small(request, found) if found is not None else "")
     if why:
-        return Refusal(host=host.name, why=why)
+        return UnsuitableHost(host=host.name, why=why)
     if found is None:
         return Choice(host=host.name, why="as configured, not asked")
     if not request.min_chips:
@@ -74,7 +76,7 @@ def judge(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainR
     if free >= request.min_chips:
         return Choice(host=host.name, free_chips=free, why=share)
     why = f"{share}, {request.min_chips} needed: {_busy_text(gpus, configured, found.no_gpus)}"
-    return Refusal(host=host.name, why=why)
+    return UnsuitableHost(host=host.name, why=why)
 
 
 def give(host: PlainHost, request: HardwareRequest, hosts: Hosts, found: PlainReport) -> PlainReport:
@@ -100,7 +102,7 @@ def _too_small(request: HardwareRequest, found: PlainReport) -> str:
     return ""
 
 
-def _busy_text(gpus: Sequence[GpuSeen], configured: int, no_gpus: str) -> str:
+def _busy_text(gpus: Sequence[GpuInfo], configured: int, no_gpus: str) -> str:
     parts = [f"GPU {gpu.index}: {gpu.busy}" for gpu in gpus if gpu.busy]
     if len(gpus) < configured:
         parts.append(no_gpus or f"nvidia-smi lists {len(gpus)} of {configured} that are configured")

@@ -8,25 +8,25 @@ from typing import Any, Final, NamedTuple
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import AnyHost, PbsHost, PlainHost, SlurmHost, TpuHost, VolcanoHost
-from dispatcher.outlets.remote.connection import Unreached
+from dispatcher.outlets.remote.connection import NoAnswer
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.solver import pbs, plain, slurm, tpu, volcano
 from dispatcher.outlets.solver.reports import HostReport, Unreachable
 
 
-class _Kind(NamedTuple):
+class _HostQuery(NamedTuple):
     """What to ask a host of a kind within a time for each question, and how to read the answers."""
 
     questions: Callable[[Any, float, Path], list[Operation]]
     report: Callable[[Sequence[Any]], HostReport]
 
 
-_KINDS: Final[Mapping[str, _Kind]] = {
-    PlainHost.type: _Kind(plain.questions, plain.report),
-    SlurmHost.type: _Kind(slurm.questions, slurm.report),
-    PbsHost.type: _Kind(pbs.questions, pbs.report),
-    TpuHost.type: _Kind(tpu.questions, tpu.report),
-    VolcanoHost.type: _Kind(volcano.questions, volcano.report),
+_KINDS: Final[Mapping[str, _HostQuery]] = {
+    PlainHost.type: _HostQuery(plain.questions, plain.report),
+    SlurmHost.type: _HostQuery(slurm.questions, slurm.report),
+    PbsHost.type: _HostQuery(pbs.questions, pbs.report),
+    TpuHost.type: _HostQuery(tpu.questions, tpu.report),
+    VolcanoHost.type: _HostQuery(volcano.questions, volcano.report),
 }
 
 
@@ -38,9 +38,9 @@ def questions(host: AnyHost, timeout_s: float, root: Path) -> list[Operation]:
     return _KINDS[host.type].questions(host, timeout_s / 3, root)
 
 
-def read_report(host: AnyHost, outcome: Sequence[Any] | Unreached) -> HostReport:
+def read_report(host: AnyHost, outcome: Sequence[Any] | NoAnswer) -> HostReport:
     """What the answers to `questions` tell."""
-    if isinstance(outcome, Unreached):
+    if isinstance(outcome, NoAnswer):
         return Unreachable(outcome.why)
     try:
         return _KINDS[host.type].report(outcome)

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import msgspec
 
-from dispatcher.outlets.remote.operations import GpuSeen
+from dispatcher.outlets.remote.operations import GpuInfo
 
 
 class Unreachable(msgspec.Struct, frozen=True):
@@ -22,7 +22,7 @@ class PlainReport(msgspec.Struct, frozen=True, kw_only=True):
     `no_gpus` is why its GPUs cannot be listed, such as a driver that does not answer.
     """
 
-    gpus: tuple[GpuSeen, ...] = ()
+    gpus: tuple[GpuInfo, ...] = ()
     no_gpus: str = ""
     cpus: int
     memory_mib: int

@@ -55,7 +55,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class UnsuitableHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host that cannot run the request, and why. `is_unreachable`: it did not answer, so it may be able to."""
 
     host: str
@@ -67,7 +67,7 @@ class Solution(msgspec.Struct, frozen=True, kw_only=True):
     """Every configured host once: those that can run the request, the best first, and the others."""
 
     choices: tuple[Choice, ...] = ()
-    refusals: tuple[Refusal, ...] = ()
+    refusals: tuple[UnsuitableHost, ...] = ()
 
     @property
     def chosen(self) -> Choice | None:

@@ -8,13 +8,13 @@ from typing import Any, Final, NamedTuple
 from dispatcher.hosts.types import AnyHost, Hosts, PbsHost, PlainHost, SlurmHost, TpuHost, VolcanoHost
 from dispatcher.outlets.solver import batch, plain, tpu, volcano
 from dispatcher.outlets.solver.reports import HostReport, Unreachable
-from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, Solution
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, Solution, UnsuitableHost
 
 
 class _Rules(NamedTuple):
     """What decides about a host of a kind, by its configuration and its report."""
 
-    judge: Callable[[Any, HardwareRequest, Hosts, Any], Choice | Refusal]
+    judge: Callable[[Any, HardwareRequest, Hosts, Any], Choice | UnsuitableHost]
     give: Callable[[Any, HardwareRequest, Hosts, Any], HostReport]
 
 
@@ -35,7 +35,7 @@ def solve(request: HardwareRequest, hosts: Hosts, reports: Mapping[str, HostRepo
     come first.
     """
     choices: list[Choice] = []
-    refusals: list[Refusal] = []
+    refusals: list[UnsuitableHost] = []
     for host in hosts.in_order():
         verdict = judge(host, request, hosts, reports.get(host.name))
         if isinstance(verdict, Choice):
@@ -57,12 +57,12 @@ def worth_asking(request: HardwareRequest, hosts: Hosts) -> list[AnyHost]:
     return [host for host in hosts.in_order() if isinstance(judge(host, request, hosts, None), Choice)]
 
 
-def judge(host: AnyHost, request: HardwareRequest, hosts: Hosts, report: HostReport | None) -> Choice | Refusal:
+def judge(host: AnyHost, request: HardwareRequest, hosts: Hosts, report: HostReport | None) -> Choice | UnsuitableHost:
     """Whether one host can run the request."""
     if host.cluster in request.excluded_clusters:
-        return Refusal(host=host.name, why=f"its cluster {host.cluster} is excluded")
+        return UnsuitableHost(host=host.name, why=f"its cluster {host.cluster} is excluded")
     if isinstance(report, Unreachable):
-        return Refusal(host=host.name, why=report.error, is_unreachable=True)
+        return UnsuitableHost(host=host.name, why=report.error, is_unreachable=True)
     return _RULES[host.type].judge(host, request, hosts, report)
 
 

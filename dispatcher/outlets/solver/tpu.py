@@ -11,7 +11,7 @@ import msgspec
 from dispatcher.hosts.types import Hosts, TpuHost
 from dispatcher.outlets.remote.operations import Operation, Run
 from dispatcher.outlets.solver.reports import VmReport
-from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, UnsuitableHost
 from dispatcher.outlets.tpu import gcloud
 from dispatcher.outlets.tpu.accelerator import accelerator_of, refusal
 from dispatcher.outlets.tpu.projects import with_project
@@ -39,12 +39,12 @@ def report(answers: Sequence[Any]) -> VmReport:
     )
 
 
-def judge(host: TpuHost, request: HardwareRequest, hosts: Hosts, found: VmReport | None) -> Choice | Refusal:
+def judge(host: TpuHost, request: HardwareRequest, hosts: Hosts, found: VmReport | None) -> Choice | UnsuitableHost:
     """Whether the VM can run the request, now, after another attempt, or when it has been created."""
     del hosts
     why = _never(host, request) or (_not_as_it_is(host, request, found) if found is not None else "")
     if why:
-        return Refusal(host=host.name, why=why)
+        return UnsuitableHost(host=host.name, why=why)
     has = accelerator_of(host)
     if found is None:
         return Choice(host=host.name, is_queued=True, why="as configured, not asked")

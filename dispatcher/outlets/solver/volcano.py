@@ -20,7 +20,7 @@ from dispatcher.hosts.types import Hosts, VolcanoHost
 from dispatcher.outlets.remote.operations import Failed, Operation, Ran, Run
 from dispatcher.outlets.solver.answers import output
 from dispatcher.outlets.solver.reports import QueueReport
-from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, chips_text
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, UnsuitableHost, chips_text
 from dispatcher.outlets.volcano import resources
 from dispatcher.outlets.volcano.kubectl import Kubectl, Reason, first_problem
 
@@ -126,18 +126,20 @@ def _add(total: dict[str, Decimal], more: Mapping[str, Decimal]) -> None:
         total[name] = total.get(name, _NOTHING) + amount
 
 
-def judge(host: VolcanoHost, request: HardwareRequest, hosts: Hosts, found: QueueReport | None) -> Choice | Refusal:
+def judge(
+    host: VolcanoHost, request: HardwareRequest, hosts: Hosts, found: QueueReport | None
+) -> Choice | UnsuitableHost:
     """Whether the Queue can run the request, now or some day."""
     del hosts
     why = resources.refusal(host, request.for_outlet())
     if why:
-        return Refusal(host=host.name, why=why)
+        return UnsuitableHost(host=host.name, why=why)
     if found is None:
         return Choice(host=host.name, queue=host.queue, is_queued=True, why="as configured, not asked")
     needs = _needs(host, request)
     why = found.closed or _never_fits(host, request, needs, found) or _no_nodes(host, request, found.nodes)
     if why:
-        return Refusal(host=host.name, why=f"queue {host.queue}: {why}")
+        return UnsuitableHost(host=host.name, why=f"queue {host.queue}: {why}")
     shortage = _shortage(host, request, needs, found)
     free = found.free().get(host.gpu_resource_key)
     decisive = _decisive(host, request)

@@ -5,7 +5,7 @@ creation       The options with which it is created, and what the configuration 
 vm             What the state of a VM means, and what is to be done next about it. Pure.
 provisioning   One VM in the course of time: looked at, created, queued for, deleted; telling: its messages.
 leaving        What a dispatcher does about it when it ends.
-usage          Whether anybody else still uses it.
+usage          Whether others still use it.
 timer          How a VM deletes itself when no dispatcher is left; dead_man: the program that does so there.
 projects       Where VMs were created or used, so that none is forgotten.
 scheduler      The VM as a Scheduler: launches, checks and signals on all workers.
@@ -67,14 +67,14 @@ def make_provisioning(host: TpuHost, context: PodContext, limit: int) -> TpuProv
     """Whether the VM is there, and what a pod with `limit` attempts on it does so that it is."""
     from dispatcher.outlets.batch.identity import workspace_id
     from dispatcher.outlets.tpu.projects import remember_project
-    from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
+    from dispatcher.outlets.tpu.provisioning import Times, TpuProvisioning, VmOwner
     from dispatcher.outlets.tpu.telling import without_end
     from dispatcher.outlets.tpu.usage import other_owners, other_pods
 
     layout = context.config.layout
     # One that ends at once leaves what it finds to those that stay.
     is_lasting = bool(limit) and context.needs_slots
-    around = Around(
+    around = VmOwner(
         log=context.log,
         is_used_elsewhere=lambda: bool(other_pods(layout, context.observer, context.pod, host.name)),
         has_others=lambda: bool(other_owners(layout, context.observer, context.pod, host.name)),

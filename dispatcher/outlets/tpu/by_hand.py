@@ -17,7 +17,7 @@ from dispatcher.errors import OutletError, StateError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.batch.identity import workspace_id
 from dispatcher.outlets.remote.asking import ask_all
-from dispatcher.outlets.remote.connection import Unreached
+from dispatcher.outlets.remote.connection import NoAnswer
 from dispatcher.outlets.remote.operations import Ran
 from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, telling, timer
@@ -62,14 +62,14 @@ class AllCreated(msgspec.Struct, frozen=True, kw_only=True):
         return [one for one in self.vms if one not in known]
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class HostResources(msgspec.Struct, frozen=True, kw_only=True):
     """What there is under a host's name. None: nothing; `queued` is not looked for where there is a VM."""
 
     vm: Vm | None = None
     queued: Queued | None = None
 
     def costs_of(self, workspace: str) -> bool:
-        """Whether something stands that this workspace has asked for."""
+        """Whether something exists that this workspace has asked for."""
         return self.queued is not None or (self.vm is not None and self.vm.is_of(workspace))
 
     def text(self, workspace: str) -> str:
@@ -79,19 +79,19 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
         return "no VM" if self.queued is None else f"no VM, its queued resource is {self.queued.state}"
 
 
-def look(host: TpuHost, workspace: str) -> Found:
+def look(host: TpuHost, workspace: str) -> HostResources:
     """What there is now."""
     found = gcloud.read_vm(_run(gcloud.describe(host), LOOK_LIMIT_S))
     if found is not None:
-        return Found(vm=found)
+        return HostResources(vm=found)
     queued = gcloud.queued_id(workspace, host.name)
-    return Found(queued=gcloud.read_queued(_run(gcloud.describe_queued(host, queued), LOOK_LIMIT_S)))
+    return HostResources(queued=gcloud.read_queued(_run(gcloud.describe_queued(host, queued), LOOK_LIMIT_S)))
 
 
-def look_at_all(hosts: Iterable[TpuHost], workspace: str) -> Mapping[str, Found | OutletError]:
+def look_at_all(hosts: Iterable[TpuHost], workspace: str) -> Mapping[str, HostResources | OutletError]:
     """What there is of each, by name, or why it cannot be told; all are asked at the same time."""
 
-    def look_at(host: TpuHost) -> tuple[str, Found | OutletError]:
+    def look_at(host: TpuHost) -> tuple[str, HostResources | OutletError]:
         try:
             return host.name, look(host, workspace)
         except OutletError as error:
@@ -152,7 +152,7 @@ def timer_text(host: TpuHost) -> str:
     told = ""
     while host.dead_after_s is not None and not told and time.monotonic() - begun_s < _TIMER_S:
         answers = ask_all({host.name: (WorkersTransport(host), timer.state())}, LOOK_LIMIT_S)[host.name]
-        told = "" if isinstance(answers, Unreached) else timer.read_state(answers)
+        told = "" if isinstance(answers, NoAnswer) else timer.read_state(answers)
         time.sleep(0 if told else _STEP_S)
     return timer.text(host, told)
 

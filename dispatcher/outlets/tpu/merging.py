@@ -15,13 +15,14 @@ import msgspec
 
 from dispatcher import contract
 from dispatcher.outlets.remote.operations import (
+    AttemptFiles,
     Check,
     Checked,
     CheckResult,
     Deliver,
     Delivered,
     Failed,
-    Found,
+    FileSizes,
     Greeting,
     Has,
     Hello,
@@ -30,11 +31,10 @@ from dispatcher.outlets.remote.operations import (
     Operation,
     Ran,
     Read,
+    ReadAnswer,
     Remove,
     Removed,
     RunThere,
-    Seen,
-    Sight,
     Signal,
     Signalled,
     Store,
@@ -138,10 +138,10 @@ def _stored(answers: Sequence[Stored]) -> Stored:
     return Stored(existed=all(one.existed for one in answers))
 
 
-def _found(answers: Sequence[Found]) -> Found:
+def _found(answers: Sequence[FileSizes]) -> FileSizes:
     """A file is there when all have it, equally large."""
     sizes = zip(*(one.sizes for one in answers), strict=True)
-    return Found(sizes=[each[0] if len(set(each)) == 1 else None for each in sizes])
+    return FileSizes(sizes=[each[0] if len(set(each)) == 1 else None for each in sizes])
 
 
 def _tail(answers: Sequence[TailRead]) -> TailRead:
@@ -207,11 +207,11 @@ def _is_alive(words: Sequence[bool | None]) -> bool | None:
     return None if None in words else False
 
 
-def _sight(answers: Sequence[Sight]) -> Sight:
-    return Sight(seen=[_seen(each) for each in zip(*(one.seen for one in answers), strict=True)])
+def _sight(answers: Sequence[ReadAnswer]) -> ReadAnswer:
+    return ReadAnswer(seen=[_seen(each) for each in zip(*(one.seen for one in answers), strict=True)])
 
 
-def _seen(each: Sequence[Seen]) -> Seen:
+def _seen(each: Sequence[AttemptFiles]) -> AttemptFiles:
     first = each[0]
     if len(each) == 1:
         return first
@@ -238,13 +238,13 @@ def _leave_out(name: str, files: dict[str, bytes], stamps: dict[str, tuple[int, 
     stamps.pop(name, None)
 
 
-def _has_ended(one: Seen) -> bool:
+def _has_ended(one: AttemptFiles) -> bool:
     """Whether it has left its exit status, and not only begun to write it."""
     content = one.files.get(contract.EXIT_FILE)
     return content is not None and (content.endswith(b"\n") or one.is_alive is False)
 
 
-def _has_failed_somewhere(each: Sequence[Seen]) -> bool:
+def _has_failed_somewhere(each: Sequence[AttemptFiles]) -> bool:
     """Whether a worker has left a status other than 0 while another one goes on."""
     ended = [one.files[contract.EXIT_FILE] for one in each if _has_ended(one)]
     return any(one.is_alive for one in each) and any(map(_has_failed, ended))

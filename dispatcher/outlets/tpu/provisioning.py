@@ -25,7 +25,7 @@ from dispatcher.outlets.tpu.gcloud import Failure, GcloudError, Queued, Vm
 from dispatcher.outlets.tpu.timer import RENEWED_WITHIN_S, Timer
 from dispatcher.outlets.tpu.vm import (
     Action,
-    Sight,
+    HostState,
     action,
     is_up,
     kind_text,
@@ -37,7 +37,7 @@ from dispatcher.outlets.tpu.vm import (
 CREATE_LIMIT_S: Final = 600.0
 DELETE_LIMIT_S: Final = 300.0
 LOOK_LIMIT_S: Final = 60.0
-# How often a VM is looked at that is not up and that no one waits for.
+# How often a VM is checked that is not up and that no attempt waits for.
 _SELDOM_S: Final = 60.0
 # What was seen longer ago is looked at again before anything is done about it.
 _FRESH_S: Final = 15.0
@@ -67,7 +67,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     renewed_within_s: float = RENEWED_WITHIN_S
 
 
-class Around(msgspec.Struct, frozen=True, kw_only=True):
+class VmOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The pod and the workspace that a VM is for.
 
     `is_used_elsewhere()`: other dispatchers have attempts on it; `has_others()`: others may want it.
@@ -89,7 +89,7 @@ class TpuProvisioning:
     `may_create`: it is created when jobs wait for it, and deleted when it was preempted.
     """
 
-    def __init__(self, host: TpuHost, workspace: str, around: Around, times: Times, *, may_create: bool) -> None:
+    def __init__(self, host: TpuHost, workspace: str, around: VmOwner, times: Times, *, may_create: bool) -> None:
         self._host = host
         self._workspace = workspace
         self._around = around
@@ -293,8 +293,8 @@ class TpuProvisioning:
         self._log(f"deleting {self._host.name}: {why}")
         return True
 
-    def _sight(self) -> Sight:
-        return Sight(
+    def _sight(self) -> HostState:
+        return HostState(
             vm=self._vm,
             queued=self._queued,
             workspace=self._workspace,
@@ -495,7 +495,7 @@ class TpuProvisioning:
         return max(0.0, self._idle_since_s + limit_s - boot_time_s())
 
     def _take_back(self) -> None:
-        """Else the request would be fulfilled when no one is there any more."""
+        """Else the VM would be created when no dispatcher is left."""
         name, queued = self._host.name, self._queue_name()
         try:
             leaving.finish(gcloud.delete_queued(self._host, queued))

@@ -1,11 +1,11 @@
-"""Whether anybody still uses a TPU VM that this dispatcher has no attempt on."""
+"""Whether a TPU VM is in use without an attempt of this dispatcher."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dispatcher.outlets.remote.operations import Look, Operation, Read, Sight
+from dispatcher.outlets.remote.operations import AttemptRead, Operation, Read, ReadAnswer
 from dispatcher.outlets.tpu.workers import EXCLUSIVE
 from dispatcher.run_state.liveness import SlotInfo, read_pods
 from dispatcher.run_state.observer import Observer
@@ -14,13 +14,13 @@ from dispatcher.workspace import Layout
 
 def questions() -> Sequence[Operation]:
     """What the workers are asked: whether an attempt, of whichever workspace, has the chips."""
-    return [Read(looks=[Look(directory=EXCLUSIVE)], names=())]
+    return [Read(looks=[AttemptRead(directory=EXCLUSIVE)], names=())]
 
 
 def is_used(answers: Sequence[Any]) -> bool:
     """Whether an attempt has the chips; also where that could not be told."""
     (answer,) = answers
-    if not isinstance(answer, Sight) or len(answer.seen) != 1:
+    if not isinstance(answer, ReadAnswer) or len(answer.seen) != 1:
         return True
     (seen,) = answer.seen
     return bool(seen.error) or (seen.exists and seen.is_alive is not False)

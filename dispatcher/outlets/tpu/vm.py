@@ -23,7 +23,7 @@ class Condition(enum.Enum):
 
     # It runs.
     UP = "up"
-    # It will run, without anybody doing anything.
+    # It will run by itself.
     COMING = "coming"
     # It has stopped for good, and stands in the way of a new one until it is deleted.
     DEAD = "dead"
@@ -59,8 +59,8 @@ class Action(enum.Enum):
     DELETE_QUEUED = "delete queued"
 
 
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a host at one moment. `vm` and `queued` None: there is surely none.
+class HostState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a host at one moment. `vm` and `queued` None: there is surely none.
 
     `workspace` is the id of this one, `accelerator_type` what the VM is to be. `is_wanted`: attempts wait for the VM;
     `is_given_up`: none has for a long time. `may_create`: a dispatcher may create it and delete what it has created.
@@ -93,7 +93,7 @@ def waits_in_queue(queued: Queued | None) -> bool:
     return queued is not None and queued.state in _WAITING
 
 
-def action(seen: Sight) -> Action:
+def action(seen: HostState) -> Action:
     """What a dispatcher does next."""
     if seen.vm is None:
         return _without_vm(seen)
@@ -107,7 +107,7 @@ def action(seen: Sight) -> Action:
     return Action.NOTHING
 
 
-def _without_vm(seen: Sight) -> Action:
+def _without_vm(seen: HostState) -> Action:
     if not seen.may_create:
         return Action.NOTHING
     if seen.queued is not None:
@@ -115,7 +115,7 @@ def _without_vm(seen: Sight) -> Action:
         if seen.queued.state in _FAILED or (seen.queued.state in _WAITING and brings_other):
             return Action.DELETE_QUEUED
         if seen.queued.state in _WAITING and not seen.is_wanted and seen.is_given_up:
-            # Else it would bring a VM hours later, when no one needs it.
+            # Else it would bring a VM hours later, when it is not needed.
             return Action.DELETE_QUEUED
         # ACTIVE: its VM was deleted, and it brings no other one.
         return Action.DELETE_QUEUED if seen.queued.state == "ACTIVE" else Action.NOTHING

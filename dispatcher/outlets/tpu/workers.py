@@ -93,7 +93,7 @@ class WorkersTransport:
         self._host = host
         self._call_limit_s = call_limit_s
         self._first_log = _WorkerLog(host, 0)
-        # A request may hold what no one else should read, also where no further call is made.
+        # A request may hold secrets, also where no further call is made.
         temporary.remove_leftovers(tempfile.gettempdir(), _DIRECTORY, shutil.rmtree, older_than_s=temporary.OLD_S)
         self.sent_bytes = 0
 

@@ -16,7 +16,7 @@ from dispatcher.hosts.types import VolcanoHost
 from dispatcher.outlets.base import Bundle
 from dispatcher.outlets.batch.scheduler import Submission
 from dispatcher.outlets.volcano.resources import pod_resources, shape_of, uses_rdma
-from dispatcher.provenance.told import NODE
+from dispatcher.provenance.host_report import NODE
 
 KIND: Final = "jobs.batch.volcano.sh"
 TASK: Final = "worker"

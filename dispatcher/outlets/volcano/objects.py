@@ -20,7 +20,7 @@ class Owner(Part, frozen=True, kw_only=True):
 
 
 class Meta(Part, frozen=True, kw_only=True):
-    """`deletion_timestamp` None: no one has deleted it."""
+    """`deletion_timestamp` None: it was not deleted."""
 
     name: str = ""
     labels: dict[str, str] | None = None
@@ -150,7 +150,7 @@ Found = Job | PodGroup | Pod | Event
 _KINDS: Final[dict[str, type[Found]]] = {"Job": Job, "PodGroup": PodGroup, "Pod": Pod, "Event": Event}
 
 
-class _Kind(msgspec.Struct, frozen=True):
+class _KindField(msgspec.Struct, frozen=True):
     kind: str = ""
 
 
@@ -167,7 +167,7 @@ def read_list(text: str) -> list[Found]:
         items = msgspec.json.decode(text, type=_Listed).items
         if items is None:
             raise msgspec.ValidationError("there are no items in it")
-        kinds = [(msgspec.json.decode(item, type=_Kind).kind, item) for item in items]
+        kinds = [(msgspec.json.decode(item, type=_KindField).kind, item) for item in items]
         return [msgspec.json.decode(item, type=_KINDS[kind]) for kind, item in kinds if kind in _KINDS]
     except msgspec.MsgspecError as error:
         raise OutletError(f"kubectl's answer cannot be read: {error}: {text[:200]!r}") from None

@@ -18,7 +18,7 @@ from dispatcher.outlets.remote.operations import Failed, Ran, Run
 from dispatcher.outlets.volcano.kubectl import Kubectl, problems
 from dispatcher.outlets.volcano.manifest import INDEX, KIND, SUBMISSION, job_name
 from dispatcher.outlets.volcano.objects import Event, Job, Pod, PodGroup, grouped, of_kind, read_list
-from dispatcher.outlets.volcano.states import Seen, job_state, vanished
+from dispatcher.outlets.volcano.states import AttemptObjects, job_state, vanished
 
 TIMEOUT_S: Final = 90.0
 _KINDS: Final = f"{KIND},podgroups.scheduling.volcano.sh,pods"
@@ -109,7 +109,7 @@ def _selector(names: Sequence[str]) -> str:
     return f"{SUBMISSION} in ({','.join(names)})"
 
 
-def _seen(attempts: Sequence[Submitted], answers: Sequence[Any]) -> dict[Key, Seen]:
+def _seen(attempts: Sequence[Submitted], answers: Sequence[Any]) -> dict[Key, AttemptObjects]:
     """What is left of the attempts: a Job, Kubernetes pods, or both."""
     found = [each for answer in answers for each in read_list(printed(answer))]
     jobs = {job.metadata.name: job for job in of_kind(found, Job)}
@@ -121,7 +121,7 @@ def _seen(attempts: Sequence[Submitted], answers: Sequence[Any]) -> dict[Key, Se
         job, its_pods = jobs.get(name), pods.get((attempt.name, str(attempt.index)), [])
         if job is not None or its_pods:
             ordered = tuple(sorted(its_pods, key=lambda pod: pod.index))
-            seen[attempt.key] = Seen(name=name, job=job, pods=ordered, group=groups.get(name))
+            seen[attempt.key] = AttemptObjects(name=name, job=job, pods=ordered, group=groups.get(name))
     return seen
 
 
@@ -137,7 +137,7 @@ def _text(answer: Any) -> str:
     return answer.out if isinstance(answer, Ran) else ""
 
 
-def _with_log(state: JobState, seen: Seen, lines: Sequence[str]) -> JobState:
+def _with_log(state: JobState, seen: AttemptObjects, lines: Sequence[str]) -> JobState:
     """With the end of the log of the first pod that failed; only what ends without a word of its own needs it."""
     pod = seen.first_failed or next(iter(seen.pods), None)
     if state.phase is not Phase.ENDED or pod is None:

@@ -16,11 +16,11 @@ from dispatcher.outlets.batch.scheduler import (
     Doubtful,
     JobState,
     Limits,
+    LocationQuery,
     NoRoom,
     Refused,
     Submission,
     Submitted,
-    Where,
 )
 from dispatcher.outlets.remote.operations import Confirm, Failed, Operation, Ran, Run
 from dispatcher.outlets.volcano import limits, questions, submitting
@@ -146,9 +146,9 @@ class VolcanoScheduler:
         """What pods print is read from their logs."""
         return ""
 
-    def where(self) -> Where:
+    def where(self) -> LocationQuery:
         words = ("bash", "-c", _WHERE, "where", *self._kubectl.words())
-        return Where(("cluster", "address"), Confirm(words=words, timeout_s=questions.TIMEOUT_S))
+        return LocationQuery(("cluster", "address"), Confirm(words=words, timeout_s=questions.TIMEOUT_S))
 
     def limits_query(self) -> Sequence[Operation]:
         return [limits.query(self._kubectl)]

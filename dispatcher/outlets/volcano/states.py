@@ -67,7 +67,7 @@ _LONGEST_EVENTS: Final = 1000
 _UNPLACED: Final = frozenset(["PodGroupPending", "Unschedulable"])
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptObjects(msgspec.Struct, frozen=True, kw_only=True):
     """What is left of one attempt: a Job, Kubernetes pods (in the order of their indices), or both."""
 
     name: str
@@ -113,7 +113,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
         return min(failed, key=_order_of_failures, default=None)
 
 
-def job_state(seen: Seen) -> JobState:
+def job_state(seen: AttemptObjects) -> JobState:
     """What is told of the attempt."""
     common = JobState(phase=Phase.UNKNOWN, handle=seen.name, host=_nodes(seen.pods))
     if seen.is_deleted:
@@ -145,7 +145,7 @@ def _with(state: JobState, **changes: object) -> JobState:
     return msgspec.structs.replace(state, **changes)
 
 
-def _deleted(seen: Seen, common: JobState) -> JobState:
+def _deleted(seen: AttemptObjects, common: JobState) -> JobState:
     live = seen.live_pods
     if live and all(map(_is_silent, live)):
         why = f"its Job was deleted, and {_silence(live)}"
@@ -156,7 +156,7 @@ def _deleted(seen: Seen, common: JobState) -> JobState:
     return _ended(seen, common)
 
 
-def _running(seen: Seen, common: JobState) -> JobState:
+def _running(seen: AttemptObjects, common: JobState) -> JobState:
     word = "" if seen.phase == "Running" else seen.phase
     silent = [pod for pod in seen.live_pods if _is_silent(pod)]
     if silent:
@@ -173,7 +173,7 @@ def _running(seen: Seen, common: JobState) -> JobState:
     return _with(common, phase=Phase.RUNNING, why=f"{word}: its pods are being ended" if word else "")
 
 
-def _ended(seen: Seen, common: JobState) -> JobState:
+def _ended(seen: AttemptObjects, common: JobState) -> JobState:
     failed = seen.first_failed
     end = None if failed is None else _end_of(failed)
     preempted = _was_preempted(seen, failed, end)
@@ -189,7 +189,7 @@ def _ended(seen: Seen, common: JobState) -> JobState:
     )
 
 
-def _was_preempted(seen: Seen, failed: Pod | None, end: Terminated | None) -> bool:
+def _was_preempted(seen: AttemptObjects, failed: Pod | None, end: Terminated | None) -> bool:
     """Also of a Job that is Completed: a container that is told to end may leave with 0."""
     if seen.restarts or any(_was_evicted(pod) for pod in seen.pods) or any(_is_eviction(one) for one in seen.events):
         return True
@@ -199,7 +199,7 @@ def _was_preempted(seen: Seen, failed: Pod | None, end: Terminated | None) -> bo
     return failed is None or _was_stopped(end)
 
 
-def _reason(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
+def _reason(seen: AttemptObjects, failed: Pod | None, end: Terminated | None) -> str:
     if failed is not None and failed.status.reason == "DeadlineExceeded":
         return TIME_LIMIT
     if end is not None and end.reason == "OOMKilled":
@@ -209,7 +209,7 @@ def _reason(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
     return CANCELLED if seen.phase == "Aborted" else ""
 
 
-def _why_ended(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
+def _why_ended(seen: AttemptObjects, failed: Pod | None, end: Terminated | None) -> str:
     words = [seen.phase or "its Job was deleted"]
     if failed is not None:
         status = failed.status
@@ -227,7 +227,7 @@ def _why_ended(seen: Seen, failed: Pod | None, end: Terminated | None) -> str:
     return ": ".join([words[0], ", ".join(words[1:])]) if words[1:] else words[0]
 
 
-def _why_pending(seen: Seen) -> str:
+def _why_pending(seen: AttemptObjects) -> str:
     """Why it waits: what a person has to mend comes first."""
     waiting = [(pod, state) for pod in seen.pods for state in _waiting(pod)]
     stuck = [

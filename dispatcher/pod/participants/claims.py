@@ -11,7 +11,7 @@ import msgspec
 
 from dispatcher.base.host import host_name
 from dispatcher.matrix.entry import Entry
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.lost_claims import LostClaim
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.claim import Choice
@@ -50,7 +50,7 @@ class Claims(Participant):
         shared: Shared,
         backlog: Backlog,
         adopt: Callable[[Collection[str]], None],
-        use_copy: Callable[[str], Snapshot],
+        use_copy: Callable[[str], CodeSnapshot],
     ) -> None:
         self._shared = shared
         self._options = shared.options

@@ -14,7 +14,7 @@ from dispatcher.base.programs import Finished
 from dispatcher.errors import CodeError, OutletError, StorageError
 from dispatcher.outlets.code import copies
 from dispatcher.outlets.code.command import copy_words, read_snapshot
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.remote.programs import Program
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.needed_copies import NEW, NeededCopies
@@ -101,7 +101,7 @@ class CodeCopies(Participant):
     def offered(self) -> dict[str, Any]:
         return {"code_problems": self.problems}
 
-    def use(self, name: str) -> Snapshot:
+    def use(self, name: str) -> CodeSnapshot:
         """The copy for an attempt that starts. Raises CodeError, and StorageError where its directory is gone."""
         try:
             snapshot = copies.kept(self._layout, name)

@@ -14,7 +14,7 @@ from dispatcher.notify.notifier import Notifier
 from dispatcher.notify_config import Notify
 from dispatcher.pod.backlog import Backlog
 from dispatcher.pod.participant import Ending, Participant, Pass, Shared
-from dispatcher.pod.participants.stalled import Watched
+from dispatcher.pod.participants.stalled import StallWatch
 from dispatcher.run_state import liveness
 from dispatcher.run_state.facets.notices import Notice
 from dispatcher.run_state.liveness import PodInfo
@@ -36,7 +36,7 @@ class Notices(Participant):
     def __init__(self, shared: Shared, backlog: Backlog) -> None:
         self._shared = shared
         self._config = shared.config
-        self._watched = Watched(shared, backlog)
+        self._watched = StallWatch(shared, backlog)
         self._notifier: Notifier | None = None
         self._conditions: Conditions | None = None
         # The settings that the notifier goes by.

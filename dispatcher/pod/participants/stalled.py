@@ -16,7 +16,7 @@ from dispatcher.run_state.store import Store
 from dispatcher.workspace import Layout
 
 
-class Watched:
+class StallWatch:
     """The attempts that a pod watches. What has been usual is learned from all jobs of the workspace that are done."""
 
     def __init__(self, shared: Shared, backlog: Backlog) -> None:

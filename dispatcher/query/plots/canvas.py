@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000")
 MISSING, GREY, LIGHT = "#D55E00", "#555555", "#E6E6E6"
 HATCH: Final = "////"
-# More than these cannot be told apart.
+# More than these look alike.
 MOST_COLOURS: Final = 3 * len(COLOURS)
 _DPI: Final = 150
 # Times are left out of files.
@@ -47,7 +47,7 @@ def check_path(path: str) -> None:
 def canvas(path: str, width: float, height: float, tell: Tell) -> Iterator[Figure]:
     """A figure of this size in inches, which is written to the file at the end; no partial file is left.
 
-    Texts in it are shown as they are. `tell` is told which letters no installed font has.
+    Texts in it are shown as they are. `tell` gets the letters that no installed font has.
     """
     matplotlib: Any = library("matplotlib", "--plot", "plot")
     figures: Any = library("matplotlib.figure", "--plot", "plot")
@@ -67,7 +67,7 @@ def canvas(path: str, width: float, height: float, tell: Tell) -> Iterator[Figur
         temporary = files.temporary_name(Path(path))
         try:
             with warnings.catch_warnings():
-                # They are told above.
+                # Reported above.
                 warnings.filterwarnings("ignore", message="Glyph .* missing from")
                 figure.savefig(temporary, format=ending[1:], metadata=_METADATA[ending])
             os.replace(temporary, path)

@@ -23,7 +23,7 @@ from dispatcher.query.plots.canvas import (
 def draw_curves(path: str, curves: Sequence[MeanCurve], keys: Sequence[str], metric: str, tell: Tell = untold) -> None:
     """A line per group; thin where some of its jobs have ended already, a cross where a job had no finite value."""
     if len(curves) > MOST_COLOURS:
-        raise UsageError(f"{len(curves)} curves cannot be told apart: use --where, or group by fewer keys")
+        raise UsageError(f"{len(curves)} curves cannot be distinguished: use --where, or group by fewer keys")
     with canvas(path, 7.0, 4.2, tell) as figure:
         axes: Any = figure.add_subplot(1, 1, 1)
         labels = [_draw(axes, curve, number) for number, curve in enumerate(curves)]

@@ -61,7 +61,7 @@ def _bars(axes: Any, cells: Cells, value: str, across: Key, place: tuple[int, in
         at = x - 0.4 + width * (number + 0.5)
         if spread is None:
             continue
-        # What is missing is orange, so that nobody takes three of four for all.
+        # What is missing is orange, so that three of four do not pass for all.
         tint = GREY if spread.n == spread.of else MISSING
         if spread.mean is None:
             axes.bar(at, 0.04, width * 0.92, transform=foot, fill=False, hatch=HATCH, edgecolor="#999999")

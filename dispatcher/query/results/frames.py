@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from dispatcher.errors import UsageError
-from dispatcher.query.results.columns import Column, Kind
+from dispatcher.query.results.columns import ColumnType, TypedColumn
 
 if TYPE_CHECKING:
     import pandas
     import polars
 
-_NULLABLE: Final = {Kind.BOOL: "boolean", Kind.INT: "Int64", Kind.TEXT: "string"}
+_NULLABLE: Final = {ColumnType.BOOL: "boolean", ColumnType.INT: "Int64", ColumnType.TEXT: "string"}
 
 
 def library(name: str, purpose: str, extra: str = "") -> Any:
@@ -30,19 +30,19 @@ def library(name: str, purpose: str, extra: str = "") -> Any:
     return importlib.import_module(name)
 
 
-def pandas_of(columns: Mapping[str, Column]) -> pandas.DataFrame:
+def pandas_of(columns: Mapping[str, TypedColumn]) -> pandas.DataFrame:
     """A pandas frame. Its columns are nullable: a missing value is NA, a NaN stays NaN."""
     pd: Any = library("pandas", "a pandas frame")
     frame: pandas.DataFrame = pd.DataFrame({name: _pandas_array(pd, column) for name, column in columns.items()})
     return frame
 
 
-def polars_of(columns: Mapping[str, Column]) -> polars.DataFrame:
+def polars_of(columns: Mapping[str, TypedColumn]) -> polars.DataFrame:
     """A polars frame: a missing value is null, a NaN stays NaN."""
     pl: Any = library("polars", "a polars frame")
     types = {
-        Kind.BOOL: pl.Boolean, Kind.INT: pl.Int64, Kind.FLOAT: pl.Float64, Kind.TEXT: pl.String,
-        Kind.TIME: pl.Datetime("us", "UTC"),
+        ColumnType.BOOL: pl.Boolean, ColumnType.INT: pl.Int64, ColumnType.FLOAT: pl.Float64, ColumnType.TEXT: pl.String,
+        ColumnType.TIME: pl.Datetime("us", "UTC"),
     }  # fmt: skip
     frame: polars.DataFrame = pl.DataFrame(
         [pl.Series(name, column.values, dtype=types[column.kind]) for name, column in columns.items()]
@@ -50,11 +50,11 @@ def polars_of(columns: Mapping[str, Column]) -> polars.DataFrame:
     return frame
 
 
-def _pandas_array(pd: Any, column: Column) -> Any:
+def _pandas_array(pd: Any, column: TypedColumn) -> Any:
     values = column.values
-    if column.kind is Kind.TIME:
+    if column.kind is ColumnType.TIME:
         return pd.to_datetime(pd.array(values, dtype="Int64"), unit="us", utc=True)
-    if column.kind is not Kind.FLOAT:
+    if column.kind is not ColumnType.FLOAT:
         return pd.array(values, dtype=_NULLABLE[column.kind])
     # pandas.array would make a missing value of each NaN.
     numpy: Any = importlib.import_module("numpy")

@@ -127,8 +127,8 @@ class Results(list[dict[str, Any]]):
     def _columns(self) -> dict[str, Any]:
         from dispatcher.query.results import columns
 
-        kinds = {"attempt": columns.Kind.INT, **dict.fromkeys(TIMES, columns.Kind.TIME)}
-        kinds |= dict.fromkeys(BEFORE, columns.Kind.TEXT)
+        kinds = {"attempt": columns.ColumnType.INT, **dict.fromkeys(TIMES, columns.ColumnType.TIME)}
+        kinds |= dict.fromkeys(BEFORE, columns.ColumnType.TEXT)
         return {name: columns.column_of(self, name, kinds.get(name)) for name in self.columns}
 
 

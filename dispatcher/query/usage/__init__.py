@@ -13,7 +13,7 @@ that is done, and is run again, were useful. `useful` is exit status 0. `cancell
 cancelled, held or requeued the job. An attempt that fails and is retried is `failed` each time.
 
 An attempt whose pod was killed ends when its own exit status says so, however late that was found. Without one (its
-host died), nobody knows when it ended: it counts until the last sign of it, as `unknown end`.
+host died), the time of its end is unknown: it counts until the last sign of it, as `unknown end`.
 
 A pod has its slots from its first transaction until it ended; one that was killed until its last heartbeat. So what its
 slots were used for, and what was idle of them, make up their number times the time. Attempts that ran on without their

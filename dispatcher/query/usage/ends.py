@@ -11,14 +11,14 @@ from dispatcher.outlets.base import PREEMPTED, SUPERSEDED, Ended
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.outlets.wrapper import read_exit
 from dispatcher.pod.recover import last_sign
-from dispatcher.query.usage.history import Attempt, History, Kind
+from dispatcher.query.usage.history import Attempt, History, SlotUse
 from dispatcher.run_state import liveness
 from dispatcher.run_state.journal import now_text
 from dispatcher.workspace import Layout
 
 
 def find_ends(layout: Layout, history: History, alive: Collection[str]) -> None:
-    """Look for the ends of attempts in flight whose pod is not alive, and of those whose end nobody knew.
+    """Look for the ends of attempts in flight whose pod is not alive, and of those with an unknown end.
 
     One that was superseded may have ended by itself long after its job was taken away from it.
     """
@@ -26,7 +26,7 @@ def find_ends(layout: Layout, history: History, alive: Collection[str]) -> None:
         if attempt.outlet == DEFAULT and attempt.pod not in alive:
             _find_end(layout, attempt)
     for attempt in history.attempts:
-        if attempt.kind is Kind.UNKNOWN_END and attempt.outlet == DEFAULT:
+        if attempt.kind is SlotUse.UNKNOWN_END and attempt.outlet == DEFAULT:
             _read_end(layout, attempt)
 
 
@@ -40,7 +40,7 @@ def _find_end(layout: Layout, attempt: Attempt) -> None:
         may_live = True
     if may_live or _read_end(layout, attempt):
         return
-    attempt.kind = Kind.UNKNOWN_END
+    attempt.kind = SlotUse.UNKNOWN_END
     begun_s = attempt.begun_s or attempt.claimed_s
     attempt.ended_s = max(begun_s, parse_time(last_sign(paths, now_text(begun_s))) or 0.0)
 
@@ -56,9 +56,9 @@ def _read_end(layout: Layout, attempt: Attempt) -> bool:
     return True
 
 
-def _kind(status: Ended) -> Kind:
+def _kind(status: Ended) -> SlotUse:
     if status.exit_reason == SUPERSEDED:
-        return Kind.SUPERSEDED
+        return SlotUse.SUPERSEDED
     if status.exit_reason == PREEMPTED or status.exit_code == EXIT_PREEMPTED:
-        return Kind.PREEMPTED
-    return Kind.USEFUL if status.is_done else Kind.FAILED
+        return SlotUse.PREEMPTED
+    return SlotUse.USEFUL if status.is_done else SlotUse.FAILED

@@ -20,7 +20,7 @@ from dispatcher.run_state.journal import Line
 from dispatcher.run_state.states import IN_FLIGHT, PRUNED, State
 
 
-class Kind(enum.StrEnum):
+class SlotUse(enum.StrEnum):
     """What became of the time of a slot: how its attempt ended, or that it was idle."""
 
     USEFUL = "useful"
@@ -56,7 +56,7 @@ class Attempt(msgspec.Struct, gc=False):
     begun_s: float | None
     user: str | None = None
     ended_s: float | None = None
-    kind: Kind = Kind.RUNNING
+    kind: SlotUse = SlotUse.RUNNING
     # When a pod found that it had ended.
     noticed_s: float | None = None
     pod_began_at: str = ""
@@ -76,7 +76,7 @@ class Session(msgspec.Struct, gc=False):
     drained_s: tuple[tuple[float, float], ...] = ()
 
 
-class Wait(msgspec.Struct, gc=False):
+class WaitPeriod(msgspec.Struct, gc=False):
     """A job was ready to be claimed, as far as it depended on the job itself. `end_s` None: it still is."""
 
     job: str
@@ -102,7 +102,7 @@ class PauseSpan(msgspec.Struct, gc=False):
 
 
 _BY_REASON: Final = frozenset({Event.FAILED, Event.RETRIED, Event.AUTO_REQUEUED})
-_BY_STATE: Final = {State.DONE: Kind.USEFUL, State.FAILED: Kind.FAILED}
+_BY_STATE: Final = {State.DONE: SlotUse.USEFUL, State.FAILED: SlotUse.FAILED}
 _CLAIMED: Final = Event.CLAIMED
 _STARTED: Final = Event.STARTED
 _QUEUED: Final = Event.QUEUED
@@ -123,7 +123,7 @@ class History:
         self.attempts: list[Attempt] = []
         self.in_flight: dict[str, Attempt] = {}
         self.sessions: list[Session] = []
-        self.waits: list[Wait] = []
+        self.waits: list[WaitPeriod] = []
         self.pauses: list[PauseSpan] = []
         self.idle_gpus: list[IdleGpus] = []
         # Who has submitted jobs: for attempts of which the journal does not say whose job it was.
@@ -166,7 +166,7 @@ class History:
     def finish(self) -> None:
         """All lines were read: what is open stays open."""
         self.attempts += self.in_flight.values()
-        self.waits += [Wait(job, since_s) for job, since_s in self._queued.items() if not self._lacks(job)]
+        self.waits += [WaitPeriod(job, since_s) for job, since_s in self._queued.items() if not self._lacks(job)]
 
     def _change(self, line: Line, at_s: float) -> None:
         """One line about a job: first its attempt, then whether it waits."""
@@ -243,7 +243,7 @@ class History:
         attempt.kind = kind_of(line.event, line.set)
         ended_at = line.set.get("finished_at") or data.get("ended_at")
         if data.get("last_seen_at"):
-            attempt.kind, ended_at = Kind.UNKNOWN_END, data["last_seen_at"]
+            attempt.kind, ended_at = SlotUse.UNKNOWN_END, data["last_seen_at"]
         ended_s = parse_time(ended_at) or at_s
         # On another host a pod sees late, or never, that it runs.
         attempt.begun_s = parse_time(data.get("begun_at")) or attempt.begun_s
@@ -269,7 +269,7 @@ class History:
     def _add_wait(self, job: str, end_s: float) -> None:
         since_s = self._queued.get(job)
         if since_s is not None and since_s < end_s and not self._lacks(job):
-            self.waits.append(Wait(job, since_s, end_s))
+            self.waits.append(WaitPeriod(job, since_s, end_s))
 
     def _set_done(self, job: str, at_s: float, *, is_done: bool) -> None:
         if job not in self._needed_by or is_done == (job in self._done):
@@ -297,7 +297,7 @@ class History:
             started = line.read(PodStarted)
             before = self._open_sessions.get(started.pod)
             if before is not None:
-                # Nobody wrote its end, and later lines of this name are not its own.
+                # Its end was not written, and later lines of this name are not its own.
                 before.ended_s = max(before.begun_s, self.last_s.get(started.pod, before.begun_s))
             self._open_sessions[started.pod] = Session(started, at_s)
             self.sessions.append(self._open_sessions[started.pod])
@@ -321,19 +321,21 @@ class History:
                 pause.end_s = at_s
 
 
-def kind_of(event: Event, fields: Mapping[str, Any]) -> Kind:
+def kind_of(event: Event, fields: Mapping[str, Any]) -> SlotUse:
     """How an attempt ended, by the line that records it."""
     if fields.get("state") == State.DONE and fields.get("reason") == PRUNED:
-        return Kind.PRUNED
+        return SlotUse.PRUNED
     if event not in _BY_REASON:
-        return Kind.CANCELLED if event is Event.STOPPED else _BY_STATE.get(fields.get("state", ""), Kind.CANCELLED)
+        return (
+            SlotUse.CANCELLED if event is Event.STOPPED else _BY_STATE.get(fields.get("state", ""), SlotUse.CANCELLED)
+        )
     reason, error = str(fields.get("reason") or ""), str(fields.get("error") or "")
     # `lost 3 times`: the last one of as many as are allowed.
     if reason.startswith(LOST):
-        return Kind.SUPERSEDED if error.startswith(SUPERSEDED) else Kind.LOST
+        return SlotUse.SUPERSEDED if error.startswith(SUPERSEDED) else SlotUse.LOST
     if reason.startswith(PREEMPTED):
-        return Kind.PREEMPTED
-    return Kind.CANCELLED if reason == CANCELLED else Kind.FAILED
+        return SlotUse.PREEMPTED
+    return SlotUse.CANCELLED if reason == CANCELLED else SlotUse.FAILED
 
 
 def _attempt(job: str, fields: Mapping[str, Any], claimed_s: float, begun_s: float | None, asked: int) -> Attempt:

@@ -10,9 +10,9 @@ import msgspec
 from dispatcher.matrix.entry import OWNER
 from dispatcher.outlets.kinds import DEFAULT
 from dispatcher.query.external import EXTERNAL
-from dispatcher.query.usage.history import Attempt, History, Kind
-from dispatcher.query.usage.pools import CPU, GPU, Eligibility, Stay, Stays
-from dispatcher.query.usage.sweep import Sweep, Swept, Window
+from dispatcher.query.usage.history import Attempt, History, SlotUse
+from dispatcher.query.usage.pools import CPU, GPU, Eligibility, PodRun, Stays
+from dispatcher.query.usage.sweep import IdleTotals, Sweep, Window
 
 # The day on which slots were used, as a key; an attempt counts for each of its days.
 DAY: Final = "day"
@@ -32,13 +32,13 @@ class Hours(msgspec.Struct):
         self.gpus += gpus
 
 
-class Row(msgspec.Struct):
+class UsageRow(msgspec.Struct):
     """What the attempts and idle slots with these values of the keys used. A value is None where there is none."""
 
     values: tuple[object, ...]
-    hours: dict[Kind, Hours] = {}
+    hours: dict[SlotUse, Hours] = {}
 
-    def add(self, kind: Kind, slots: float, gpus: float) -> None:
+    def add(self, kind: SlotUse, slots: float, gpus: float) -> None:
         self.hours.setdefault(kind, Hours()).add(slots, gpus)
 
     @property
@@ -59,13 +59,13 @@ class Usage(msgspec.Struct, kw_only=True):
     accounted_since_s: older history is gone; None: nothing is missing. slots_since_s: before that, the journal does not
     say which pods ran; None: it always does.
     idle_gpus: GPU-hours of attempts whose GPUs were all at 0 %, as far as the journal says.
-    unknown_ends: attempts whose end nobody knows. is_filtered: only some jobs count, so nothing is known of idle slots.
+    unknown_ends: attempts with an unknown end. is_filtered: only some jobs count, so nothing is known of idle slots.
     """
 
     since_s: float
     until_s: float
     keys: tuple[str, ...]
-    rows: list[Row]
+    rows: list[UsageRow]
     of_pods: Hours
     on_hosts: Hours
     external: Hours
@@ -83,9 +83,9 @@ class Usage(msgspec.Struct, kw_only=True):
         return all(key in OF_SLOTS for key in self.keys)
 
     @property
-    def total(self) -> Row:
+    def total(self) -> UsageRow:
         """All rows together."""
-        total = Row(())
+        total = UsageRow(())
         for row in self.rows:
             for kind, hours in row.hours.items():
                 total.add(kind, hours.slots, hours.gpus)
@@ -119,12 +119,12 @@ class Ledger:
         self._keys = tuple(keys)
         self._value_of = value_of
         self._counts = counts
-        self._rows: dict[tuple[object, ...], Row] = {}
+        self._rows: dict[tuple[object, ...], UsageRow] = {}
         self._owners: Mapping[str, str] = {}
         self._first_stay_s = window.until_s
 
     def usage(
-        self, history: History, stays: Sequence[Stay], eligibility: Eligibility, kinds: Mapping[str, int]
+        self, history: History, stays: Sequence[PodRun], eligibility: Eligibility, kinds: Mapping[str, int]
     ) -> Usage:
         window = self._window
         claimants = Stays(stays)
@@ -156,7 +156,7 @@ class Ledger:
         return usage
 
     def _add_attempt(
-        self, usage: Usage, sweep: Sweep, attempt: Attempt, stay: Stay | None, begun_s: float, end_s: float
+        self, usage: Usage, sweep: Sweep, attempt: Attempt, stay: PodRun | None, begun_s: float, end_s: float
     ) -> None:
         window, hours = self._window, (end_s - begun_s) / 3600
         slots, gpus = max(1, attempt.gpus) * hours, attempt.gpus * hours
@@ -172,20 +172,20 @@ class Ledger:
             (usage.external if attempt.outlet == EXTERNAL else usage.on_hosts).add(slots, gpus)
         if not self._is_meant(attempt, stay):
             return
-        usage.unknown_ends += attempt.kind is Kind.UNKNOWN_END
+        usage.unknown_ends += attempt.kind is SlotUse.UNKNOWN_END
         for day, share in window.by_day(begun_s, end_s):
             row = self._row(tuple(self._of_attempt(attempt, stay, key, day) for key in self._keys))
             row.add(attempt.kind, share * slots, share * gpus)
 
-    def _is_meant(self, attempt: Attempt, stay: Stay | None) -> bool:
+    def _is_meant(self, attempt: Attempt, stay: PodRun | None) -> bool:
         return self._counts is None or self._counts(attempt, self._owner(attempt, stay))
 
-    def _owner(self, attempt: Attempt, stay: Stay | None) -> object:
+    def _owner(self, attempt: Attempt, stay: PodRun | None) -> object:
         """Whose job it was; attempts of earlier releases do not say."""
         known = attempt.user or self._owners.get(attempt.job) or (stay.user if stay is not None else None)
         return known or self._value_of(attempt, OWNER)
 
-    def _of_attempt(self, attempt: Attempt, stay: Stay | None, key: str, day: int) -> object:
+    def _of_attempt(self, attempt: Attempt, stay: PodRun | None, key: str, day: int) -> object:
         if key == DAY:
             return self._window.day(day)
         if key == OWNER:
@@ -203,7 +203,7 @@ class Ledger:
                     sweep.add_wait(number, begun_s, end_s)
         sweep.add_pauses(history.pauses)
 
-    def _add_idle(self, usage: Usage, stays: Sequence[Stay], swept: Swept) -> None:
+    def _add_idle(self, usage: Usage, stays: Sequence[PodRun], swept: IdleTotals) -> None:
         for number in dict.fromkeys(number for number, _ in swept.idle):
             stay = stays[number]
             begun_s, end_s = self._window.clip(stay.begun_s, stay.ended_s)
@@ -215,35 +215,35 @@ class Ledger:
             otherwise = [
                 idle - waited - paused for idle, waited, paused in zip(*msgspec.structs.astuple(found), strict=True)
             ]
-            kinds = {Kind.WAITED: found.waited, Kind.IDLE: otherwise}
+            kinds = {SlotUse.WAITED: found.waited, SlotUse.IDLE: otherwise}
             if any(found.paused):
-                kinds[Kind.PAUSED] = found.paused
+                kinds[SlotUse.PAUSED] = found.paused
             for kind, seconds in kinds.items():
                 row.add(kind, (seconds[CPU] + seconds[GPU]) / 3600, seconds[GPU] / stay.share / 3600)
         usage.pods = len({stays[number].pod for number, _ in swept.idle})
         usage.without_pod.add(swept.alone.slots / 3600, swept.alone.gpus / 3600)
 
-    def _of_stay(self, stay: Stay, key: str, day: int) -> object:
+    def _of_stay(self, stay: PodRun, key: str, day: int) -> object:
         if key == DAY:
             return self._window.day(day)
         if key == "outlet":
             return DEFAULT
         return getattr(stay, key) if key in _OF_PODS else None
 
-    def _row(self, values: tuple[object, ...]) -> Row:
+    def _row(self, values: tuple[object, ...]) -> UsageRow:
         row = self._rows.get(values)
         if row is None:
-            row = self._rows[values] = Row(values)
+            row = self._rows[values] = UsageRow(values)
         return row
 
 
-def _end_s(attempt: Attempt, stay: Stay | None) -> float | None:
-    """When an attempt ended. One of which nobody knows that still ran when its pod was last heard of."""
-    if attempt.ended_s is None or attempt.kind is not Kind.UNKNOWN_END or stay is None:
+def _end_s(attempt: Attempt, stay: PodRun | None) -> float | None:
+    """When an attempt ended; of an unknown end, the last heartbeat of its pod."""
+    if attempt.ended_s is None or attempt.kind is not SlotUse.UNKNOWN_END or stay is None:
         return None if attempt.ended_s is None else attempt.ended_s - _ahead_s(stay)
     watched_until_s = stay.ended_s if attempt.noticed_s is None else min(stay.ended_s, attempt.noticed_s)
     return max(attempt.ended_s - stay.ahead_s, watched_until_s)
 
 
-def _ahead_s(stay: Stay | None) -> float:
+def _ahead_s(stay: PodRun | None) -> float:
     return 0.0 if stay is None else stay.ahead_s

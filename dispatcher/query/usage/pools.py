@@ -24,7 +24,7 @@ CPU: Final = 0
 GPU: Final = 1
 
 
-class Stay(msgspec.Struct, gc=False):
+class PodRun(msgspec.Struct, gc=False):
     """One dispatcher and its slots on its host, from `begun_s` to `ended_s`.
 
     `ahead_s`: by how much the clock of that host is known to be ahead of the file server's; these times are without it.
@@ -71,7 +71,7 @@ class Stay(msgspec.Struct, gc=False):
         return gpu_part(request.gpu_memory_mib, max(of_gpus)) if request.gpu_memory_mib and of_gpus else None
 
 
-def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[Stay]:
+def stays_of(history: History, pods: Sequence[PodStatus], now_s: float) -> list[PodRun]:
     """The dispatchers that ran, in the order in which they began. `pods` are the files that they have left."""
     files = {(pod.info.pod, pod.info.started_at): pod for pod in pods}
     known = {(session.started.pod, session.started.started_at) for session in history.sessions}
@@ -119,7 +119,7 @@ def _last_sign_s(session: Session, pod: PodStatus | None, history: History) -> f
     return history.last_s.get(session.started.pod, session.begun_s)
 
 
-def _stay(number: int, session: Session, ended_s: float, ahead_s: float) -> Stay:
+def _stay(number: int, session: Session, ended_s: float, ahead_s: float) -> PodRun:
     started = session.started
     local = _local_offer(started.outlets)
     offer = Offer(
@@ -129,7 +129,7 @@ def _stay(number: int, session: Session, ended_s: float, ahead_s: float) -> Stay
         methods=started.methods,
         where=Where.parse(started.where),
     )
-    return Stay(
+    return PodRun(
         number=number,
         pod=started.pod,
         host=started.host,
@@ -161,15 +161,15 @@ def _local_offer(outlets: Mapping[str, Mapping[str, object]]) -> LocalOffer:
 class Stays:
     """Finds the dispatcher that claimed an attempt."""
 
-    def __init__(self, stays: Sequence[Stay]) -> None:
+    def __init__(self, stays: Sequence[PodRun]) -> None:
         self.all = stays
-        self._of_pod: dict[str, list[Stay]] = {}
-        self._by_beginning: dict[tuple[str, str], Stay] = {}
+        self._of_pod: dict[str, list[PodRun]] = {}
+        self._by_beginning: dict[tuple[str, str], PodRun] = {}
         for stay in stays:
             self._of_pod.setdefault(stay.pod, []).append(stay)
             self._by_beginning[stay.pod, stay.began_at] = stay
 
-    def of(self, attempt: Attempt) -> Stay | None:
+    def of(self, attempt: Attempt) -> PodRun | None:
         stay = self._by_beginning.get((attempt.pod, attempt.pod_began_at))
         if stay is not None:
             return stay
@@ -189,14 +189,14 @@ class Eligibility:
 
     def __init__(
         self,
-        stays: Sequence[Stay],
+        stays: Sequence[PodRun],
         entry_of: Callable[[str], Entry | None],
         request_of: Callable[[Entry], Request],
         lists: Callable[[str], Collection[str] | None],
         pauses: Iterable[PauseSpan] = (),
     ) -> None:
         # One of each group of dispatchers that take the same, and the group of each.
-        self._groups: list[Stay] = []
+        self._groups: list[PodRun] = []
         self._group_of: dict[int, int] = {}
         numbers: dict[object, int] = {}
         for stay in stays:
@@ -247,7 +247,7 @@ class Eligibility:
         return known
 
 
-def _takes(stay: Stay) -> object:
+def _takes(stay: PodRun) -> object:
     """What decides which jobs a dispatcher takes, and with which slots."""
     offer = stay.offer
     outlets = tuple((name, msgspec.json.encode(one)) for name, one in offer.outlets.items())

@@ -62,7 +62,7 @@ def read_usage(
 class _Counting:
     """Whether an attempt is one of the jobs that are asked for; whose it is, is asked of the attempt itself.
 
-    Raises UsageError for a key that no job has, and for a user of whom nobody knows.
+    Raises UsageError for a key that no job has, and for an unknown user.
     """
 
     def __init__(self, snapshot: Snapshot, history: History, where: Where) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from dispatcher.query.usage.history import PauseSpan
-from dispatcher.query.usage.pools import CPU, GPU, Eligibility, Stay
+from dispatcher.query.usage.pools import CPU, GPU, Eligibility, PodRun
 from dispatcher.run_state.facets.pauses import host_scope
 
 
@@ -58,18 +58,18 @@ class Idle(msgspec.Struct):
     paused: list[float]
 
 
-class Used(msgspec.Struct):
+class SlotSeconds(msgspec.Struct):
     """Slot-seconds and GPU-seconds."""
 
     slots: float = 0.0
     gpus: float = 0.0
 
 
-class Swept(msgspec.Struct):
+class IdleTotals(msgspec.Struct):
     """`idle` by the number of the dispatcher and of the day. `alone`: of attempts while their pod did not run."""
 
     idle: dict[tuple[int, int], Idle]
-    alone: Used
+    alone: SlotSeconds
 
 
 _BUSY: Final = 0
@@ -104,7 +104,7 @@ class _Pool:
 class Sweep:
     """Collects what happened within a window, and goes through it once."""
 
-    def __init__(self, window: Window, stays: Sequence[Stay], eligibility: Eligibility) -> None:
+    def __init__(self, window: Window, stays: Sequence[PodRun], eligibility: Eligibility) -> None:
         self._window = window
         self._stays = stays
         self._eligibility = eligibility
@@ -112,12 +112,12 @@ class Sweep:
         self._numbers: dict[tuple[str, str], int] = {}
         self._pools: list[_Pool] = []
         self._scopes: dict[str, int] = {}
-        self._swept = Swept({}, Used())
+        self._swept = IdleTotals({}, SlotSeconds())
         for stay in stays:
             self._add_stay(stay)
         self._events += [(begun_s, _DAY, number, 0, 0) for number, (begun_s, _) in enumerate(window.days)]
 
-    def add_busy(self, stay: Stay, host: str, kind: int, slots: float, begun_s: float, end_s: float) -> None:
+    def add_busy(self, stay: PodRun, host: str, kind: int, slots: float, begun_s: float, end_s: float) -> None:
         """An attempt of a pod had so many slots of a kind; the times are within the window."""
         if begun_s < end_s:
             number = self._pool(stay, host)
@@ -135,7 +135,7 @@ class Sweep:
                 number = self._scopes.setdefault(pause.pause.scope, len(self._scopes))
                 self._events += ((begun_s, _PAUSE, number, 1, 0), (end_s, _PAUSE, number, 0, 0))
 
-    def run(self) -> Swept:
+    def run(self) -> IdleTotals:
         """Go through all of it."""
         self._events.sort()
         now = _Moment(self._eligibility, self._swept)
@@ -161,7 +161,7 @@ class Sweep:
                 now.look(number, self._pools[number])
         return self._swept
 
-    def _change(self, pool: _Pool, what: int, stay: Stay) -> None:
+    def _change(self, pool: _Pool, what: int, stay: PodRun) -> None:
         """A dispatcher begins, drains, claims again or ends; the next one of its name may have begun already."""
         if what == _BEGIN:
             pool.stay, pool.slots, pool.share, pool.claims = stay.number, stay.slots, stay.share, True
@@ -170,7 +170,7 @@ class Sweep:
             if what == _END:
                 pool.stay, pool.slots = _NOBODY, (0, 0)
 
-    def _add_stay(self, stay: Stay) -> None:
+    def _add_stay(self, stay: PodRun) -> None:
         begun_s, end_s = self._window.clip(stay.begun_s, stay.ended_s)
         if begun_s >= end_s or not any(stay.slots):
             return
@@ -185,7 +185,7 @@ class Sweep:
                 self._events.append((min(end_s, to_s), _AGAIN, number, stay.number, 0))
         self._events.append((end_s, _END, number, stay.number, 0))
 
-    def _pool(self, stay: Stay, host: str) -> int:
+    def _pool(self, stay: PodRun, host: str) -> int:
         number = self._numbers.get((stay.pod, host))
         if number is None:
             number = self._numbers[(stay.pod, host)] = len(self._pools)
@@ -196,7 +196,7 @@ class Sweep:
 class _Moment:
     """What holds between two events: pools with free slots (`idle`), without a dispatcher (`alone`), and what waits."""
 
-    def __init__(self, eligibility: Eligibility, swept: Swept) -> None:
+    def __init__(self, eligibility: Eligibility, swept: IdleTotals) -> None:
         self.idle: dict[int, _Pool] = {}
         self.alone: dict[int, _Pool] = {}
         self.demand: dict[int, int] = {}

@@ -8,8 +8,8 @@ from typing import Any, Final
 from dispatcher.base.messages import counted
 from dispatcher.base.times import Clock, duration_text
 from dispatcher.query.selection import cell_text
-from dispatcher.query.usage.history import Kind
-from dispatcher.query.usage.ledger import DAY, OF_SLOTS, Hours, Row, Usage
+from dispatcher.query.usage.history import SlotUse
+from dispatcher.query.usage.ledger import DAY, OF_SLOTS, Hours, Usage, UsageRow
 from dispatcher.run_state.journal import now_text
 
 SLOTS: Final = "slot-hours"
@@ -18,14 +18,14 @@ _TOTAL: Final = "total"
 _NO_JOB: Final = "(no job)"
 # As people read them: in a column of their own, and as headings of narrow columns.
 _NAMES: Final = {
-    Kind.UNKNOWN_END: "unknown end",
-    Kind.RUNNING: "running so far",
-    Kind.WAITED: "idle: jobs waited",
-    Kind.PAUSED: "idle: paused",
-    Kind.IDLE: "idle: otherwise",
+    SlotUse.UNKNOWN_END: "unknown end",
+    SlotUse.RUNNING: "running so far",
+    SlotUse.WAITED: "idle: jobs waited",
+    SlotUse.PAUSED: "idle: paused",
+    SlotUse.IDLE: "idle: otherwise",
 }
-_HEADINGS: Final = {Kind.UNKNOWN_END: "unknown end", Kind.WAITED: "idle: waited", Kind.PAUSED: "idle: paused"}
-_IDLE: Final = frozenset({Kind.WAITED, Kind.PAUSED, Kind.IDLE})
+_HEADINGS: Final = {SlotUse.UNKNOWN_END: "unknown end", SlotUse.WAITED: "idle: waited", SlotUse.PAUSED: "idle: paused"}
+_IDLE: Final = frozenset({SlotUse.WAITED, SlotUse.PAUSED, SlotUse.IDLE})
 _NOW_S: Final = 60.0
 # What is left over counts only when it would show: a thousandth, and ten seconds.
 _LEAST_SHARE, _LEAST_HOURS = 0.001, 10 / 3600
@@ -41,7 +41,7 @@ def sums(usage: Usage) -> list[dict[str, str]]:
     """One row for each kind of time that occurs, and the total; all texts but the first are numbers."""
     total = usage.total
     of, form = total.total, _Form(total.total)
-    parts = [(_NAMES.get(kind, kind.value), total.hours[kind]) for kind in Kind if _occurs(total, kind)]
+    parts = [(_NAMES.get(kind, kind.value), total.hours[kind]) for kind in SlotUse if _occurs(total, kind)]
     rows = []
     for name, hours in [*parts, (_TOTAL, of)]:
         row = {"time": name}
@@ -70,7 +70,7 @@ def by_keys(usage: Usage, most: int | None = None) -> list[dict[str, str]]:
     return found
 
 
-def _ordered(usage: Usage) -> list[Row]:
+def _ordered(usage: Usage) -> list[UsageRow]:
     if DAY not in usage.keys:
         return sorted(usage.rows, key=lambda row: (_is_idle(usage, row), -row.total.gpus, -row.total.slots))
     day = usage.keys.index(DAY)
@@ -79,11 +79,11 @@ def _ordered(usage: Usage) -> list[Row]:
             usage.rows, key=lambda row: (row.values[0], _is_idle(usage, row), -row.total.gpus, -row.total.slots)
         )
     # What the other keys tell apart comes by its sum over all days.
-    groups: dict[tuple[object, ...], list[Row]] = {}
+    groups: dict[tuple[object, ...], list[UsageRow]] = {}
     for row in usage.rows:
         groups.setdefault((row.values[:day], row.values[day + 1 :]), []).append(row)
 
-    def rank(rows: list[Row]) -> tuple[object, ...]:
+    def rank(rows: list[UsageRow]) -> tuple[object, ...]:
         totals = [row.total for row in rows]
         is_idle = all(_is_idle(usage, row) for row in rows)
         return is_idle, -sum(hours.gpus for hours in totals), -sum(hours.slots for hours in totals)
@@ -105,9 +105,9 @@ def kinds_in(usage: Usage) -> int:
     return len(_columns(usage.total, None))
 
 
-def _columns(total: Row, most: int | None) -> dict[str, list[Kind]]:
+def _columns(total: UsageRow, most: int | None) -> dict[str, list[SlotUse]]:
     """The columns of shares, with the kinds in each; the smallest kinds are in one column together."""
-    kinds = [kind for kind in Kind if _occurs(total, kind)]
+    kinds = [kind for kind in SlotUse if _occurs(total, kind)]
     kept = sorted(kinds, key=lambda kind: (-total.hours[kind].gpus, -total.hours[kind].slots))[:most]
     columns = {_HEADINGS.get(kind, kind.value): [kind] for kind in kinds if kind in kept}
     others = [kind for kind in kinds if kind not in kept]
@@ -132,19 +132,19 @@ class _Form:
         return f"{100 * part / of:.1f}" if of > 0 else ""
 
 
-def _names(usage: Usage, row: Row) -> dict[str, str]:
+def _names(usage: Usage, row: UsageRow) -> dict[str, str]:
     if _is_idle(usage, row):
         named = zip(usage.keys, row.values, strict=True)
         return {key: cell_text(value) if key in OF_SLOTS else _NO_JOB for key, value in named}
     return {key: cell_text(value) or "-" for key, value in zip(usage.keys, row.values, strict=True)}
 
 
-def _is_idle(usage: Usage, row: Row) -> bool:
+def _is_idle(usage: Usage, row: UsageRow) -> bool:
     """Whether nothing but idle slots is in a row, because it is asked for values that only jobs have."""
     return row.hours.keys() <= _IDLE and not usage.keys_of_pods
 
 
-def _shares(row: Row, columns: Mapping[str, Sequence[Kind]], form: _Form) -> dict[str, str]:
+def _shares(row: UsageRow, columns: Mapping[str, Sequence[SlotUse]], form: _Form) -> dict[str, str]:
     of = row.total
     cells = {GPUS: form.hours(of.gpus) if of.gpus else ""} if form.has_gpus else {}
     if form.has_slots:
@@ -232,8 +232,8 @@ def document(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _document_of(row: Row) -> dict[str, Any]:
-    kinds = {kind.value: _hours_document(row.hours[kind]) for kind in Kind if kind in row.hours}
+def _document_of(row: UsageRow) -> dict[str, Any]:
+    kinds = {kind.value: _hours_document(row.hours[kind]) for kind in SlotUse if kind in row.hours}
     return {"total": _hours_document(row.total), **kinds}
 
 
@@ -256,5 +256,5 @@ def long_rows(usage: Usage) -> list[dict[str, Any]]:
     ]
 
 
-def _occurs(row: Row, kind: Kind) -> bool:
+def _occurs(row: UsageRow, kind: SlotUse) -> bool:
     return kind in row.hours and row.hours[kind].slots > 0

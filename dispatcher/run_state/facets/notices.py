@@ -159,7 +159,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 class Notices(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `since`: from when on a topic is told. `incidents`: those that are not over, and since when.
 
-    `sent` are the notices that are known, oldest first. `is_known`: a dispatcher has said who is told, maybe nobody.
+    `sent` are the notices that are known, oldest first. `is_known`: a dispatcher has recorded the targets, maybe none.
     """
 
     is_known: bool = False
@@ -185,7 +185,7 @@ class Notices(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self, records: Records) -> Iterator[Repeated]:
         if self != Notices():
-            yield Repeated(Snapshot(notices=self))
+            yield Repeated(SavedNotices(notices=self))
 
     def dump(self) -> Any:
         return self
@@ -206,7 +206,7 @@ class Notices(msgspec.Struct, frozen=True, kw_only=True):
         return topic in self.since
 
 
-class Snapshot(Note, frozen=True, kw_only=True, omit_defaults=True):
+class SavedNotices(Note, frozen=True, kw_only=True, omit_defaults=True):
     """The line that repeats it in a new generation."""
 
     event = Event.NOTICES
@@ -348,7 +348,7 @@ def _cleared(notices: Notices, line: Line) -> Notices:
 
 def _continued(_: Notices, line: Line) -> Notices:
     # Of a dispatcher that did not write this down.
-    return replace(line.read(Snapshot).notices, is_known=True)
+    return replace(line.read(SavedNotices).notices, is_known=True)
 
 
 def _told_keys(key: str, cause: Cause) -> list[str]:

@@ -12,7 +12,7 @@ socket, in the milliseconds before its line was written. Only these are sent aga
     open_files  as many open files as there may be connections
     pace        requests per minute, and pauses that the API asks for
     responses   the responses on disk, found by the content of their requests
-    plan        all requests in order, with their hashes
+    request_source all requests in order, with their hashes
     workers     bounded concurrency: an event loop that sends, retries and records; monitor: the main thread meanwhile
     key         the API key: where it comes from, and how it is kept out of everything that is written
 

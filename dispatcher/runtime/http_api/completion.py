@@ -85,7 +85,7 @@ def _text(content: Any) -> tuple[str | None, list[str]]:
     return ("".join(texts) if texts else None), refusals
 
 
-class Tally:
+class OutcomeCounts:
     """Counts what became of requests, by the rows that are taken from `counted`.
 
     A row of one's own, which says no outcome, counts as an answer unless its request has failed.

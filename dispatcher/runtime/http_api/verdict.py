@@ -23,7 +23,7 @@ _LONGEST_PAUSE_S: Final = 3600.0
 _MOST_QUOTED: Final = 300
 
 
-class Kind(enum.Enum):
+class ResponseKind(enum.Enum):
     """What is to be done after a response."""
 
     ANSWERED = "answered"
@@ -39,7 +39,7 @@ class Verdict:
     `pause_s`: for how long the API asks to be left alone.
     """
 
-    kind: Kind
+    kind: ResponseKind
     answer: Any = None
     reason: str = ""
     pause_s: float | None = None
@@ -50,17 +50,21 @@ def judge(response: HttpResponse) -> Verdict:
     reason = f"HTTP {response.status}: {_quoted(response.body)}"
     if 200 <= response.status < 300:
         try:
-            return Verdict(Kind.ANSWERED, json.loads(response.body))
+            return Verdict(ResponseKind.ANSWERED, json.loads(response.body))
         except (ValueError, RecursionError):
             kind = response.headers.get("content-type", "no type")
-            return Verdict(Kind.MAY_PASS, reason=f"a response that is not JSON ({kind}): {_quoted(response.body)}")
+            return Verdict(
+                ResponseKind.MAY_PASS, reason=f"a response that is not JSON ({kind}): {_quoted(response.body)}"
+            )
     if response.status >= 500 or response.status in _MAY_PASS:
-        return Verdict(Kind.MAY_PASS, reason=reason, pause_s=_asked_pause_s(response.headers, time.time()))
+        return Verdict(ResponseKind.MAY_PASS, reason=reason, pause_s=_asked_pause_s(response.headers, time.time()))
     if 300 <= response.status < 400:
         # Not followed: the key would be sent elsewhere.
         place = response.headers.get("location", "nowhere")
-        return Verdict(Kind.OF_THE_JOB, reason=f"HTTP {response.status}: the API has moved to {place}: correct the URL")
-    return Verdict(Kind.OF_THE_JOB if response.status in _OF_THE_JOB else Kind.REFUSED, reason=reason)
+        return Verdict(
+            ResponseKind.OF_THE_JOB, reason=f"HTTP {response.status}: the API has moved to {place}: correct the URL"
+        )
+    return Verdict(ResponseKind.OF_THE_JOB if response.status in _OF_THE_JOB else ResponseKind.REFUSED, reason=reason)
 
 
 def backoff_s(config: ApiConfig, failures: int) -> float:

@@ -18,7 +18,7 @@ from dispatcher.runtime.http_api.exchange import Client, HttpRequest, HttpRespon
 from dispatcher.runtime.http_api.key import ApiKey
 from dispatcher.runtime.http_api.pace import Pace, is_set_within
 from dispatcher.runtime.http_api.responses import Answer
-from dispatcher.runtime.http_api.verdict import Kind, Verdict, backoff_s, judge
+from dispatcher.runtime.http_api.verdict import ResponseKind, Verdict, backoff_s, judge
 
 # A `fault` or `parse` of the user's that hangs cannot be broken off.
 _ABORT_TIMEOUT_S: Final = 10.0
@@ -140,7 +140,7 @@ class Workers:
         failures = 0
         while await self._pace.wait():
             verdict = await self._send(task)
-            if verdict.kind is not Kind.MAY_PASS:
+            if verdict.kind is not ResponseKind.MAY_PASS:
                 await self._conclude(task, verdict)
                 return
             if self._stop.is_set():
@@ -164,9 +164,9 @@ class Workers:
         try:
             response = await self._client.post(task.request, task.headers)
         except IncompleteExchangeError as error:
-            return Verdict(Kind.MAY_PASS, reason=self._key.hidden(str(error)))
+            return Verdict(ResponseKind.MAY_PASS, reason=self._key.hidden(str(error)))
         verdict = await asyncio.to_thread(self._judged, task, response)
-        if verdict.kind is Kind.ANSWERED:
+        if verdict.kind is ResponseKind.ANSWERED:
             self.counts.exchange_s += time.monotonic() - began_s
         return verdict
 
@@ -176,8 +176,8 @@ class Workers:
         # Also before it is quoted: what is cut off at some length may end within the key.
         found = judge(replace(response, body=hidden(response.body)))
         verdict = replace(found, answer=hidden(found.answer), reason=hidden(found.reason))
-        if verdict.kind is Kind.ANSWERED and (reason := self._fault_of(task, verdict.answer)) is not None:
-            return Verdict(Kind.MAY_PASS, reason=f"HTTP 200, but no answer: {reason}")
+        if verdict.kind is ResponseKind.ANSWERED and (reason := self._fault_of(task, verdict.answer)) is not None:
+            return Verdict(ResponseKind.MAY_PASS, reason=f"HTTP 200, but no answer: {reason}")
         return verdict
 
     def _fault_of(self, task: Task, answer: Any) -> str | None:
@@ -190,10 +190,10 @@ class Workers:
             raise RequestError(_message(task, reason, "correct `fault` and start the job again")) from error
 
     async def _conclude(self, task: Task, verdict: Verdict) -> None:
-        if verdict.kind is Kind.ANSWERED:
+        if verdict.kind is ResponseKind.ANSWERED:
             await asyncio.to_thread(self._record, task, Answer(verdict.answer))
             self.counts.answered += 1
-        elif verdict.kind is Kind.REFUSED and self._config.on_error == "record":
+        elif verdict.kind is ResponseKind.REFUSED and self._config.on_error == "record":
             await asyncio.to_thread(self._record, task, Answer(error=verdict.reason))
             self.counts.refused += 1
         else:
@@ -201,7 +201,7 @@ class Workers:
 
     def _give_up(self, task: Task, reason: str) -> None:
         if self._config.on_error == "stop":
-            raise RequestError(_message(task, reason, _ADVICE[Kind.MAY_PASS]))
+            raise RequestError(_message(task, reason, _ADVICE[ResponseKind.MAY_PASS]))
         self.unanswered[task.index] = reason
 
 
@@ -223,10 +223,10 @@ class _DaemonThreads(ThreadPoolExecutor):
         return future
 
 
-_ADVICE: Mapping[Kind, str] = {
-    Kind.MAY_PASS: "start the job again when the API answers",
-    Kind.REFUSED: "correct this request, or set api.on_error: record to go on without it",
-    Kind.OF_THE_JOB: "every request would get the same: correct the key, the account or api.url",
+_ADVICE: Mapping[ResponseKind, str] = {
+    ResponseKind.MAY_PASS: "start the job again when the API answers",
+    ResponseKind.REFUSED: "correct this request, or set api.on_error: record to go on without it",
+    ResponseKind.OF_THE_JOB: "every request would get the same: correct the key, the account or api.url",
 }
 
 

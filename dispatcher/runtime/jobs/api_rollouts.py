@@ -17,13 +17,13 @@ from dispatcher.checkpoints.fence import Run
 from dispatcher.errors import RequestError, UsageError
 from dispatcher.runtime.configuration import configure
 from dispatcher.runtime.execution import ExecutionSpec
-from dispatcher.runtime.http_api.completion import OUTCOME, Outcome, Tally, row_of
+from dispatcher.runtime.http_api.completion import OUTCOME, Outcome, OutcomeCounts, row_of
 from dispatcher.runtime.http_api.config import ApiConfig
 from dispatcher.runtime.http_api.exchange import LOCAL_HOSTS, HttpRequest
 from dispatcher.runtime.http_api.key import ApiKey, read_key
 from dispatcher.runtime.http_api.monitor import Monitor
 from dispatcher.runtime.http_api.open_files import allow_connections
-from dispatcher.runtime.http_api.plan import Plan
+from dispatcher.runtime.http_api.request_source import RequestSource
 from dispatcher.runtime.http_api.responses import FOLDER, Answer, Responses, json_line
 from dispatcher.runtime.http_api.workers import Task, Workers
 from dispatcher.runtime.jobs.basic import BasicJob, Row
@@ -133,7 +133,7 @@ class ApiRollouts(BasicJob[C], Generic[C]):
 
         The row of results says how many are answers, and what the others are.
         """
-        tally = Tally()
+        tally = OutcomeCounts()
         with self.spec.result(name) as file:
             assert file is not None, "there is one process"
             for row in tally.counted(rows):
@@ -146,12 +146,12 @@ class ApiRollouts(BasicJob[C], Generic[C]):
     def run(self) -> Row | None:
         key = read_key(self.api)
         self._warn_of_plain_http(key)
-        plan = Plan(self.requests(), self.request)
+        source = RequestSource(self.requests(), self.request)
         with Responses(self.spec.result_path(FOLDER)) as responses:
-            unanswered = self._send_missing(plan, responses, key)
+            unanswered = self._send_missing(source, responses, key)
             Run.current().check("the results are not written")
-            self.failures = len(unanswered) + sum(map(responses.is_refused, plan.hashes))
-            return self.result(self._rows(plan, responses, unanswered))
+            self.failures = len(unanswered) + sum(map(responses.is_refused, source.hashes))
+            return self.result(self._rows(source, responses, unanswered))
 
     def _run_once(self) -> Row | None:
         with watch() as self._preemption:
@@ -162,21 +162,21 @@ class ApiRollouts(BasicJob[C], Generic[C]):
         if key.value and parts.scheme == "http" and parts.hostname not in LOCAL_HOSTS:
             _log.warning("%s: the API key is sent without encryption: use https if the API has it", self.api.url)
 
-    def _send_missing(self, plan: Plan, responses: Responses, key: ApiKey) -> dict[int, str]:
+    def _send_missing(self, source: RequestSource, responses: Responses, key: ApiKey) -> dict[int, str]:
         """Send what was not answered; exits with 75 on a preemption, unless all were answered in time.
 
         Returns why requests have no answer, by index.
         """
-        missing = plan.missing(responses)
-        before = len(plan) - len(missing)
-        _log.info("%s: %d of %d requests are answered", self.spec.name, before, len(plan))
+        missing = source.missing(responses)
+        before = len(source) - len(missing)
+        _log.info("%s: %d of %d requests are answered", self.spec.name, before, len(source))
         if not missing:
             return {}
         allow_connections(self.api.concurrency)
         responses.begin()
-        tasks = plan.tasks(missing, self._headers(key))
+        tasks = source.tasks(missing, self._headers(key))
         workers = Workers(self.api, key, tasks, fault=self.fault, record=self._recorder(responses))
-        self._send(workers, before, len(plan))
+        self._send(workers, before, len(source))
         left = len(missing) - workers.counts.answered - workers.counts.refused - len(workers.unanswered)
         if left:
             _log.info("preempted: %d requests are left for the next attempt", left)
@@ -220,8 +220,8 @@ class ApiRollouts(BasicJob[C], Generic[C]):
 
         return record
 
-    def _rows(self, plan: Plan, responses: Responses, unanswered: Mapping[int, str]) -> Iterator[Any]:
-        for index, name in enumerate(plan.hashes):
+    def _rows(self, source: RequestSource, responses: Responses, unanswered: Mapping[int, str]) -> Iterator[Any]:
+        for index, name in enumerate(source.hashes):
             answer = responses.get(name) or Answer(error=unanswered[index])
             if answer.error is None:
                 yield self._parsed(index, answer.response, responses.path_of(name))

@@ -325,14 +325,14 @@ def check_source(data: Any, where: str) -> None:
         raise ConfigError(f"{where} has no rows: {type(data).__qualname__} of length 0")
 
 
-class Evaluated(NamedTuple):
+class EvaluationBatch(NamedTuple):
     """A batch of an evaluation on the devices, and bool[rows]: false for padding; None: the source needs none."""
 
     batch: Any
     real: jax.Array | None
 
 
-def evaluation_batches(source: Any, rows: int, mesh: Mesh) -> Iterator[Evaluated]:
+def evaluation_batches(source: Any, rows: int, mesh: Mesh) -> Iterator[EvaluationBatch]:
     """All rows of a source in their own order, in batches of `rows` rows; the last one is padded."""
     length, mine = len(source), local_rows(rows, mesh)
     for start in range(0, length, rows):
@@ -340,7 +340,7 @@ def evaluation_batches(source: Any, rows: int, mesh: Mesh) -> Iterator[Evaluated
         host = read_batch(source, np.minimum(samples, length - 1))
         # Either all batches of a source have a mask or none, so that one function is compiled.
         real = samples < length if length % rows else None
-        yield Evaluated(*_global_batch((host, real), mesh, rows, mine, 1))
+        yield EvaluationBatch(*_global_batch((host, real), mesh, rows, mine, 1))
 
 
 def local_rows(rows: int, mesh: Mesh) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from dispatcher.errors import ConfigError, nearest
 from dispatcher.runtime.parameters import Arrays
 from dispatcher.runtime.training.compiled import CompiledTraining
-from dispatcher.runtime.training.data import Evaluated, evaluation_batches, read_batch, shapes_of_rows
+from dispatcher.runtime.training.data import EvaluationBatch, evaluation_batches, read_batch, shapes_of_rows
 from dispatcher.runtime.training.placement import batch_shards
 from dispatcher.runtime.training.values import Mean
 
@@ -66,7 +66,7 @@ class Evaluator:
         if before is not None:
             yield jax.device_get(before)
 
-    def _batches(self, source: Any) -> Iterator[Evaluated]:
+    def _batches(self, source: Any) -> Iterator[EvaluationBatch]:
         for batch in evaluation_batches(source, self._batch_rows(source), self._mesh):
             if self.is_exiting():
                 raise EvaluationInterrupted

@@ -21,7 +21,7 @@ _TELL_EVERY_S: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Loaded(NamedTuple):
+class LoadedBatch(NamedTuple):
     """A batch on the devices, the position after it, and how long it had to be waited for, in seconds."""
 
     batch: Any
@@ -52,7 +52,7 @@ class Loader:
         self._threads = _Threads(max(1, ahead) if reader.parallel else 1)
         self._waiting: list[tuple[int, Future[Read]]] = []
 
-    def take(self, steps: int, following: Sequence[int] = ()) -> Loaded:
+    def take(self, steps: int, following: Sequence[int] = ()) -> LoadedBatch:
         """The batches of the next `steps` steps; `following` are the numbers of steps of the calls after this one."""
         self._request([steps, *following[: self._ahead]])
         _, future = self._waiting.pop(0)
@@ -62,7 +62,7 @@ class Loader:
             _log.warning("no batch for %.0f s: the data is read slowly, or its reader hangs", waited_s)
         host, position = future.result()
         waited_s = time.monotonic() - began_s
-        return Loaded(self._reader.on_devices(host, self._mesh, steps), position, waited_s)
+        return LoadedBatch(self._reader.on_devices(host, self._mesh, steps), position, waited_s)
 
     def close(self) -> None:
         """Read nothing more, and wait some seconds for what is being read."""

@@ -16,7 +16,7 @@ from tabulate import tabulate
 from dispatcher.errors import ConfigError
 from dispatcher.runtime.optimizers import OptimizerConfig
 from dispatcher.runtime.parameters import TRANSIENT, AbstractModel, Arrays
-from dispatcher.runtime.roles import Kind
+from dispatcher.runtime.roles import ParameterKind
 from dispatcher.runtime.training.averages import batch_moments
 from dispatcher.runtime.training.compiled import CompiledTraining, Evaluate, StateLayout, Step
 from dispatcher.runtime.training.config import Microbatching, TrainingConfig
@@ -131,7 +131,9 @@ class Setup:
         """Which parameters the default optimizer treats as of unknown role; None: it does so with none of them."""
         roles = self.layout.model.roles
         unknown = {
-            name: array for name, array in self.layout.abstract.params.items() if roles[name].kind is Kind.UNKNOWN
+            name: array
+            for name, array in self.layout.abstract.params.items()
+            if roles[name].kind is ParameterKind.UNKNOWN
         }
         if not unknown or self.hooks.settings is None or not self.hooks.settings.depends_on_roles:
             return None

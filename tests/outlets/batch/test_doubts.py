@@ -31,8 +31,9 @@ from dispatcher.outlets.batch.outlet import BatchOutlet
 from dispatcher.outlets.batch.preparing import Preparer
 from dispatcher.outlets.batch.provisioning import HostLoss, UnmanagedHost
 from dispatcher.outlets.context import BatchTimes, PodContext
-from dispatcher.outlets.remote.connection import Connection, Unreached
+from dispatcher.outlets.remote.connection import Connection, NoAnswer
 from dispatcher.outlets.remote.operations import (
+    AttemptFiles,
     Confirm,
     Deliver,
     Delivered,
@@ -42,11 +43,10 @@ from dispatcher.outlets.remote.operations import (
     Operation,
     Ran,
     Read,
+    ReadAnswer,
     Remove,
     Removed,
     Run,
-    Seen,
-    Sight,
     Tail,
     TailRead,
     Write,
@@ -73,7 +73,7 @@ class Wire:
     def __init__(self) -> None:
         self.programs: dict[str, Ran] = {"sbatch": Ran(exit_code=0, out="7\n")}
         self.queue: list[str] = []
-        self.seen = Seen()
+        self.seen = AttemptFiles()
         self.refuses_writes = False
         self.removed: Removed | Failed = Removed()
         # Whether the host sees the workspace.
@@ -110,10 +110,10 @@ class Wire:
         if self.loses_mark and any(isinstance(answer, Written) for answer in self._answers):
             self.loses_mark, self.loses = False, 1
         if self.has_moved:
-            return Unreached(self.explain(self.cluster))
+            return NoAnswer(self.explain(self.cluster))
         if self.loses:
             self.loses -= 1
-            return Unreached("the connection broke off")
+            return NoAnswer("the connection broke off")
         return self._answers
 
     def wait_fds(self) -> list[int]:
@@ -158,7 +158,7 @@ class Wire:
             case Deliver():
                 return Delivered()
             case Read():
-                return Sight(seen=[self.seen] * len(operation.looks))
+                return ReadAnswer(seen=[self.seen] * len(operation.looks))
             case Write():
                 return Failed(error="disk full", errno=28) if self.refuses_writes else Written()
             case Tail():
@@ -317,10 +317,10 @@ def test_an_attempt_that_was_taken_before_it_was_marked_has_not_ended(pod: Pod, 
     pod.submit()
     other = orphaned(pod, ABSENT)
     recover(other, 1)
-    wire.seen = Seen(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)})
+    wire.seen = AttemptFiles(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)})
     assert not isinstance(recover(other).status, Ended)
     content = b'{"exit_code": 143, "reason": "superseded", "ended_at": "2026-01-01T00:00:00.000Z"}\n'
-    wire.seen = Seen(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
+    wire.seen = AttemptFiles(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
     status = recover(other).status
     assert isinstance(status, Ended)
     assert (status.exit_code, status.exit_reason) == (143, "superseded")
@@ -432,19 +432,21 @@ def test_an_attempt_that_ended_by_itself_while_it_was_to_make_room(pod: Pod, wir
     pod.passes(2)
     wire.name_job(name_of(pod), "COMPLETED")
     content = b'{"exit_code": %d, "reason": "", "ended_at": "2026-01-01T00:00:00.000Z"}\n' % code
-    wire.seen = Seen(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
+    wire.seen = AttemptFiles(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
     ended = pod.end()
     assert (ended.exit_code, ended.exit_reason, ended.by_scheduler) == (code, "", False)
 
 
 def test_the_end_of_a_second_run_is_not_that_of_the_first_one_which_lives(pod: Pod, wire: Wire) -> None:
     """SLURM has killed the batch script, and the wrapper lives: another attempt would run beside it."""
-    wire.seen = Seen(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)}, is_alive=True)
+    wire.seen = AttemptFiles(
+        files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)}, is_alive=True
+    )
     pod.submit()
     pod.passes(1)
     wire.name_job(name_of(pod), "FAILED", exit_status=9)
     assert not isinstance(pod.passes(6).status, Ended)
-    wire.seen = Seen(is_alive=False)
+    wire.seen = AttemptFiles(is_alive=False)
     assert pod.end().exit_code == 137
 
 
@@ -465,7 +467,7 @@ def test_the_loop_may_ask_at_any_time_without_reading_files(
         pod.passes(1)
     assert asked == []
     monkeypatch.setattr(pod.outlet, "_interval_s", 0.0)
-    wire.seen = Seen(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)})
+    wire.seen = AttemptFiles(files={contract.TAKEN_FILE: b"n1 42\n"}, stamps={contract.TAKEN_FILE: (1, 6)})
     placement = pod.passes(2).placement
     assert placement is not None
     assert (placement.host, placement.pid) == ("n1", 42)
@@ -665,7 +667,7 @@ def test_an_attempt_from_before_its_host_saw_the_workspace_ends_as_it_did_there(
     pod.submit()
     wire.name_job(name_of(pod), "COMPLETED")
     content = b'{"exit_code": 0, "ended_at": "2026-01-01T00:00:00.000Z"}\n'
-    wire.seen = Seen(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
+    wire.seen = AttemptFiles(files={contract.EXIT_FILE: content}, stamps={contract.EXIT_FILE: (2, len(content))})
     wire.sees = True
     status = recover(orphaned(pod)).status
     assert isinstance(status, Ended)
@@ -678,7 +680,7 @@ def test_an_attempt_from_before_its_host_lost_the_workspace_is_not_looked_for_th
     pod.submit()
     wire.name_job(name_of(pod), "RUNNING")
     wire.sees = False
-    wire.seen = Seen(exists=False, is_alive=False)
+    wire.seen = AttemptFiles(exists=False, is_alive=False)
     other = orphaned(pod)
     assert isinstance(recover(other).status, Running)
     assert not any(isinstance(one, Read) for one in wire.done)

@@ -13,7 +13,7 @@ from syncs import noted_syncs
 from dispatcher.base.outputs import MetricsTable, Outputs, ResultFile, collect_result, encode, read_outputs
 from dispatcher.outlets.batch.mirror import NAMES, Mirror
 from dispatcher.outlets.remote.connection import Connection
-from dispatcher.outlets.remote.operations import Read, Seen
+from dispatcher.outlets.remote.operations import AttemptFiles, Read
 from dispatcher.outlets.remote.transport import LocalTransport
 from dispatcher.workspace import AttemptPaths
 
@@ -182,7 +182,7 @@ def test_what_is_gone_on_the_host_stays_at_home(attempt: Attempt, gone: str) -> 
 def test_what_the_host_cannot_read_is_not_the_end(attempt: Attempt) -> None:
     attempt.there.log.write_text("0123456789")
     attempt.fetch()
-    assert not attempt.mirror.take_in(Seen(error="output.log: Input/output error"))
+    assert not attempt.mirror.take_in(AttemptFiles(error="output.log: Input/output error"))
     assert attempt.mirror.is_waiting
     assert attempt.home.log.read_text() == "0123456789"
     attempt.there.exit.write_text("ended")

@@ -17,11 +17,11 @@ from dispatcher.errors import CodeError, StorageError
 from dispatcher.outlets.code.cache import CodeCache
 from dispatcher.outlets.code.command import read_snapshot, snapshot_words
 from dispatcher.outlets.code.ship import ship, ship_dirty
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.workspace import Layout
 
 
-def archived_at(snapshot: Snapshot) -> int:
+def archived_at(snapshot: CodeSnapshot) -> int:
     """What tells one file from another of the same name."""
     return os.stat(snapshot.path).st_ino
 

@@ -15,7 +15,7 @@ from repositories import Repository, unpacked
 
 from dispatcher.config import CodeMode
 from dispatcher.outlets.batch.shipping import Shipping
-from dispatcher.outlets.code.snapshot import Snapshot
+from dispatcher.outlets.code.snapshot import CodeSnapshot
 from dispatcher.outlets.remote.connection import Connection, Pace
 from dispatcher.outlets.remote.transport import transport_to
 from dispatcher.workspace import Layout
@@ -37,12 +37,12 @@ class Ship:
         self.connection = Connection(
             "h1", transport_to("h1", ssh_target), Pace(calls_per_minute=600, first_pause_s=0.1)
         )
-        self.shipped: dict[str, tuple[Snapshot, str]] = {}
+        self.shipped: dict[str, tuple[CodeSnapshot, str]] = {}
         self.failed: dict[str, str] = {}
         self.shipping = Shipping(Layout(root), self.connection, self._shipped, self._failed, try_again_s)
         self.shipping.begin(mode, share)
 
-    def _shipped(self, names: Sequence[str], snapshot: Snapshot, archive: str) -> None:
+    def _shipped(self, names: Sequence[str], snapshot: CodeSnapshot, archive: str) -> None:
         self.shipped.update(dict.fromkeys(names, (snapshot, archive)))
 
     def _failed(self, names: Sequence[str], why: str) -> None:
@@ -64,7 +64,7 @@ class Ship:
         self.until(lambda: not self.shipping.problem, "code can be shipped")
         return self
 
-    def ship(self, name: str) -> tuple[Snapshot, str]:
+    def ship(self, name: str) -> tuple[CodeSnapshot, str]:
         self.shipping.want(name)
         self.until(lambda: name in self.shipped, f"the code of {name} is there")
         return self.shipped[name]

@@ -9,7 +9,7 @@ from typing import Any
 
 from fleet import PATIENCE_S
 
-from dispatcher.outlets.remote.connection import Call, Connection, Lane, Outcome, Unreached
+from dispatcher.outlets.remote.connection import Call, Connection, Lane, NoAnswer, Outcome
 from dispatcher.outlets.remote.operations import Operation
 
 
@@ -31,7 +31,7 @@ def ask(
 ) -> Any:
     """The answers, or the one answer to a single operation; fails when there is none."""
     outcome = wait(connection, connection.call(operations, timeout_s=timeout_s, lane=lane), patience_s)
-    assert not isinstance(outcome, Unreached), outcome.why
+    assert not isinstance(outcome, NoAnswer), outcome.why
     return outcome[0] if len(operations) == 1 else outcome
 
 
@@ -40,5 +40,5 @@ def unreached(
 ) -> str:
     """Why there is no answer; fails when there is one."""
     outcome = wait(connection, connection.call(operations, timeout_s=timeout_s), patience_s)
-    assert isinstance(outcome, Unreached), outcome
+    assert isinstance(outcome, NoAnswer), outcome
     return outcome.why

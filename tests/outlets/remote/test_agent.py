@@ -32,22 +32,22 @@ from dispatcher.outlets.remote.exchange import BEGUN, Exchange, agent_command, a
 from dispatcher.outlets.remote.operations import (
     ANSWERS,
     KNOWN_END,
+    AttemptFiles,
+    AttemptRead,
     Check,
     Deliver,
     Delivered,
     Failed,
-    Found,
+    FileSizes,
     Grown,
     Has,
     Hello,
     Launch,
-    Look,
     Ran,
     Read,
     Remove,
     Removed,
     Run,
-    Seen,
     Signal,
     Store,
     Stored,
@@ -119,7 +119,7 @@ def test_with_an_older_python(python: str, tmp_path: Path) -> None:
         Deliver(directory=directory, files={"job.sh": b"touch $DISPATCHER_ATTEMPT_DIR/taken"}, links={"l": "x"}),
         Launch(directory=directory, root="/", log=os.fspath(tmp_path / "log")),
         Check(directories=[directory]),
-        Read(looks=[Look(directory=directory, growing={"output.log": (0, 0)})], names=["job.sh"]),
+        Read(looks=[AttemptRead(directory=directory, growing={"output.log": (0, 0)})], names=["job.sh"]),
         Write(path=f"{directory}/stop", content=b"x"),
         Tail(path=f"{directory}/stop"),
         Signal(directory=directory),
@@ -320,24 +320,26 @@ def test_what_is_new_of_an_attempt(here: Connection, tmp_path: Path) -> None:
     names = ("exit.json", "progress.json", "result.json")
     (tmp_path / "output.log").write_bytes(b"0123456789")
     (tmp_path / "progress.json").write_text("{}")
-    (seen,) = ask(here, Read(looks=[Look(directory=directory, growing={"output.log": (0, 0)})], names=names)).seen
+    (seen,) = ask(
+        here, Read(looks=[AttemptRead(directory=directory, growing={"output.log": (0, 0)})], names=names)
+    ).seen
     assert (seen.files, seen.is_alive) == ({"progress.json": b"{}"}, False)
     assert seen.grown == {"output.log": Grown(content=b"0123456789", at=0, size=10)}
     (tmp_path / "exit.json").write_text("ended")
     known = {"output.log": (10, zlib.crc32(b"0123456789"))}
-    look = Look(directory=directory, growing=known, have=seen.stamps)
+    look = AttemptRead(directory=directory, growing=known, have=seen.stamps)
     (more,) = ask(here, Read(looks=[look], names=names)).seen
     assert (more.files, more.grown) == ({"exit.json": b"ended"}, {"output.log": Grown(at=10, size=10)})
     # A log that the job has begun anew, and more than is wanted at once.
     (tmp_path / "output.log").write_bytes(b"abcdef")
     part = {"output.log": (2, zlib.crc32(b"ab"))}
-    looks = [Look(directory=directory, growing=known), Look(directory=directory, growing=part)]
+    looks = [AttemptRead(directory=directory, growing=known), AttemptRead(directory=directory, growing=part)]
     first, second = ask(here, Read(looks=looks, names=(), most_bytes=8)).seen
     assert first.grown == {"output.log": Grown(content=b"abcdef", at=0, size=6)}
     assert second.grown == {"output.log": Grown(content=b"cd", at=2, size=6)}
     # Another one of its name is longer than what is known.
     (tmp_path / "output.log").write_bytes(b"another log")
-    (third,) = ask(here, Read(looks=[Look(directory=directory, growing=known)], names=())).seen
+    (third,) = ask(here, Read(looks=[AttemptRead(directory=directory, growing=known)], names=())).seen
     assert third.grown == {"output.log": Grown(content=b"another log", at=0, size=11)}
 
 
@@ -345,7 +347,7 @@ def test_of_a_long_file_its_end_tells_whether_it_is_the_same(here: Connection, t
     content = b"%d\n" * 5000
     (tmp_path / "metrics.jsonl").write_bytes(content + b"more")
     known = {"metrics.jsonl": (len(content), zlib.crc32(content[-KNOWN_END:]))}
-    (seen,) = ask(here, Read(looks=[Look(directory=os.fspath(tmp_path), growing=known)], names=())).seen
+    (seen,) = ask(here, Read(looks=[AttemptRead(directory=os.fspath(tmp_path), growing=known)], names=())).seen
     assert seen.grown == {"metrics.jsonl": Grown(content=b"more", at=len(content), size=len(content) + 4)}
 
 
@@ -355,13 +357,13 @@ def test_the_logs_of_further_processes_come_with_the_end(here: Connection, tmp_p
     (tmp_path / "output.1.log").write_bytes(b"of rank 1\n")
     (tmp_path / "output.10.log").write_bytes(long)
     (tmp_path / "output.x.log").write_bytes(b"no rank\n")
-    (seen,) = ask(here, Read(looks=[Look(directory=directory)], names=("exit.json",))).seen
+    (seen,) = ask(here, Read(looks=[AttemptRead(directory=directory)], names=("exit.json",))).seen
     assert seen.files == {}
     (tmp_path / "exit.json").write_text("{}\n")
-    (seen,) = ask(here, Read(looks=[Look(directory=directory)], names=("exit.json",))).seen
+    (seen,) = ask(here, Read(looks=[AttemptRead(directory=directory)], names=("exit.json",))).seen
     ends = {"output.1.log": b"of rank 1\n", "output.10.log": long[-(64 << 10) :]}
     assert seen.files == {"exit.json": b"{}\n", **ends}
-    look = Look(directory=directory, have=seen.stamps)
+    look = AttemptRead(directory=directory, have=seen.stamps)
     assert ask(here, Read(looks=[look], names=("exit.json",))).seen[0].files == {}
 
 
@@ -371,17 +373,17 @@ def test_what_is_in_the_place_of_a_file(here: Connection, tmp_path: Path) -> Non
     (tmp_path / "result.json").symlink_to("result.json")
     (tmp_path / "metrics.jsonl").mkdir()
     growing = {"output.log": (0, 0), "metrics.jsonl": (7, 1), "exit.json/log.csv": (0, 0)}
-    looks = [Look(directory=os.fspath(path), growing=growing) for path in (tmp_path, tmp_path / "none")]
+    looks = [AttemptRead(directory=os.fspath(path), growing=growing) for path in (tmp_path, tmp_path / "none")]
     seen, missing = ask(here, Read(looks=looks, names=("exit.json", "result.json"))).seen
     assert (seen.files, seen.grown, seen.error) == ({}, {}, "")
-    assert missing == Seen(exists=False, is_alive=False), "nothing new is known of its log"
+    assert missing == AttemptFiles(exists=False, is_alive=False), "nothing new is known of its log"
 
 
 def test_an_exit_status_that_could_not_be_written(here: Connection, tmp_path: Path) -> None:
     """It is in the file of the wrapper, which has room; or the wrapper waits, and why is told."""
 
-    def look() -> Seen:
-        (seen,) = ask(here, Read(looks=[Look(directory=os.fspath(tmp_path))], names=("taken", "exit.json"))).seen
+    def look() -> AttemptFiles:
+        (seen,) = ask(here, Read(looks=[AttemptRead(directory=os.fspath(tmp_path))], names=("taken", "exit.json"))).seen
         return seen
 
     taken, kept = tmp_path / "taken", b'{"exit_code": 3}\n'
@@ -405,8 +407,8 @@ def test_an_exit_status_that_could_not_be_written(here: Connection, tmp_path: Pa
 def test_the_liveness_lock_is_seen(here: Connection, tmp_path: Path) -> None:
     with open(tmp_path / "alive", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert ask(here, Read(looks=[Look(directory=os.fspath(tmp_path))], names=())).seen[0].is_alive is True
-    assert ask(here, Read(looks=[Look(directory=os.fspath(tmp_path))], names=())).seen[0].is_alive is False
+        assert ask(here, Read(looks=[AttemptRead(directory=os.fspath(tmp_path))], names=())).seen[0].is_alive is True
+    assert ask(here, Read(looks=[AttemptRead(directory=os.fspath(tmp_path))], names=())).seen[0].is_alive is False
 
 
 def test_the_end_of_a_file(here: Connection, tmp_path: Path) -> None:
@@ -430,7 +432,7 @@ def test_uploads(here: Connection, tmp_path: Path) -> None:
     answers = ask(here, first, wrong, second, Has(paths=[first.path, wrong.path, second.path]), lane=Lane.TRANSFER)
     assert answers[0] == Stored()
     assert answers[1] == Failed(error=f"{wrong.path}: what arrived has another checksum than what was sent")
-    assert answers[2:] == [Stored(), Found(sizes=[first.size, None, second.size])]
+    assert answers[2:] == [Stored(), FileSizes(sizes=[first.size, None, second.size])]
     assert sorted(os.listdir(tmp_path / "code")) == ["a.tar", "b.tar"]
     assert (tmp_path / "code" / "a.tar").read_bytes() == (tmp_path / "a'b").read_bytes()
     assert ask(here, first, lane=Lane.TRANSFER) == Stored(existed=True)

@@ -20,7 +20,7 @@ from outlets.remote.calls import ask, unreached, wait
 
 from dispatcher.errors import OutletError
 from dispatcher.outlets.remote import ssh as ssh_client
-from dispatcher.outlets.remote.connection import Connection, Lane, Pace, Unreached
+from dispatcher.outlets.remote.connection import Connection, Lane, NoAnswer, Pace
 from dispatcher.outlets.remote.follow import over_ssh, rest_command
 from dispatcher.outlets.remote.operations import Deliver, Has, Hello, Ran, Run, Store, Stored, Tail, Write
 from dispatcher.outlets.remote.transport import LocalTransport, SshTransport
@@ -251,7 +251,7 @@ def test_nothing_here_waits_for_a_host_that_hangs(ssh: SshBed, connect: Callable
             # One of these calls that waited for the host would know by now that it does not answer.
             assert call.outcome() is None
             h1.free_in_s(), h1.wait_fds(), h1.due_in_s()
-        assert isinstance(wait(h1, call), Unreached)
+        assert isinstance(wait(h1, call), NoAnswer)
 
 
 def test_a_slow_host(ssh: SshBed, connect: Callable[..., Connection]) -> None:
@@ -331,7 +331,7 @@ def test_an_upload_over_a_connection_that_breaks(
         call = h1.call([store], timeout_s=60, lane=Lane.TRANSFER)
         wait_until(lambda: list(ssh["h1"].path("share").glob("*.part")), "it is under way")
     with ssh["h1"].away():
-        assert isinstance(wait(h1, call), Unreached)
+        assert isinstance(wait(h1, call), NoAnswer)
     wait_until(lambda: not list(ssh["h1"].path("share").iterdir()), "nothing of it is left")
 
 

@@ -24,15 +24,15 @@ from dispatcher.outlets.local import processes
 from dispatcher.outlets.remote.agent import gpus as agent_gpus
 from dispatcher.outlets.remote.connection import Connection
 from dispatcher.outlets.remote.operations import (
+    AttemptRead,
     Check,
     Checked,
     Failed,
+    GpuInfo,
     GpuList,
-    GpuSeen,
     Launch,
     Launched,
     ListGpus,
-    Look,
     Read,
     Signal,
     Signalled,
@@ -138,7 +138,7 @@ def test_it_runs_on_when_the_agent_has_ended(place: Host) -> None:
     assert "A=it's" in variables
     assert not [each for each in variables if each.startswith("HOME=")]
     assert (Path(directory) / "begun").read_text().strip().isdigit(), "it is told the descriptor of the liveness lock"
-    (seen,) = ask(place.connection, Read(looks=[Look(directory=directory)], names=())).seen
+    (seen,) = ask(place.connection, Read(looks=[AttemptRead(directory=directory)], names=())).seen
     assert seen.is_alive is True
     ended = place.end(directory)
     assert (ended.is_alive, ended.has_exit, ended.was_rebooted) == (False, True, False)
@@ -277,7 +277,7 @@ def test_where_its_log_is(place: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     assert log.name.startswith("p_g_n_20")
     assert log.suffix == ".log"
     assert log.read_text() == "said\n"
-    (seen,) = ask(place.connection, Read(looks=[Look(directory=directory, growing=LOG)], names=())).seen
+    (seen,) = ask(place.connection, Read(looks=[AttemptRead(directory=directory, growing=LOG)], names=())).seen
     assert seen.grown["output.log"].content == b"said\n"
     shared = place.begin("2", log=os.fspath(place.base / "shared" / "p"), needs_shared_log=True)
     (link,) = (place.base / "shared").iterdir()
@@ -393,7 +393,7 @@ def test_only_some_of_the_gpus(place: Host, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_agent_and_the_solver_choose_alike() -> None:
     names = ["NVIDIA L40", "NVIDIA L40S", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 4090", "Tesla T4"]
-    seen = [GpuSeen(index=index, name=name, uuid=str(index)) for index, name in enumerate(names)]
+    seen = [GpuInfo(index=index, name=name, uuid=str(index)) for index, name in enumerate(names)]
     known = [msgspec.to_builtins(gpu) for gpu in seen]
     for chips in ({"l40": 1, "l40s": 1, "a100": 1}, {"l40": 4}, {"x1": 1, "rtx_4090": 1}):
         for pinned in ("", "0,1,2"):

@@ -12,7 +12,7 @@ from outlets.remote.calls import ask
 from outlets.remote.test_launch import Host, place
 
 from dispatcher.outlets.remote.agent import machine
-from dispatcher.outlets.remote.operations import Failed, Look, Read, Seen
+from dispatcher.outlets.remote.operations import AttemptFiles, AttemptRead, Failed, Read
 
 # All of it.
 LOG = {"output.log": (0, 0)}
@@ -33,10 +33,10 @@ def variables(directory: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if line.startswith("DISPATCHER_"))
 
 
-def look(place: Host, directory: str) -> Seen:
+def look(place: Host, directory: str) -> AttemptFiles:
     names = ["taken", "exit.json", "progress.json"]
-    (seen,) = ask(place.connection, Read(looks=[Look(directory=directory, growing=LOG)], names=names)).seen
-    assert isinstance(seen, Seen)
+    (seen,) = ask(place.connection, Read(looks=[AttemptRead(directory=directory, growing=LOG)], names=names)).seen
+    assert isinstance(seen, AttemptFiles)
     return seen
 
 

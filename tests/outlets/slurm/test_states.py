@@ -8,7 +8,7 @@ from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREE
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.slurm.states import (
     PHASES,
-    Row,
+    SlurmJob,
     best,
     job_state,
     status_of_pair,
@@ -20,7 +20,7 @@ AT = "2026-11-22T12:16:58"
 
 def state(word: str, reason: str = "None", status: str | None = "0:0", **fields: object) -> JobState:
     pair = None if status is None else status_of_pair(status)
-    return job_state(Row(handle="7", name="d-1", index=0, state=word, reason=reason, status=pair, **fields))
+    return job_state(SlurmJob(handle="7", name="d-1", index=0, state=word, reason=reason, status=pair, **fields))
 
 
 @pytest.mark.parametrize(

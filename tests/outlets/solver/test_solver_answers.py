@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dispatcher.errors import OutletError
 from dispatcher.hosts.types import PbsHost, PlainHost, SlurmHost
-from dispatcher.outlets.remote.connection import Unreached
-from dispatcher.outlets.remote.operations import Failed, GpuList, GpuSeen, Ran
+from dispatcher.outlets.remote.connection import NoAnswer
+from dispatcher.outlets.remote.operations import Failed, GpuInfo, GpuList, Ran
 from dispatcher.outlets.solver import pbs, slurm
 from dispatcher.outlets.solver.query import questions, read_report
 from dispatcher.outlets.solver.reports import BatchReport, Gpus, HostReport, PlainReport, Unreachable
@@ -190,7 +190,7 @@ def test_sizes_that_pbs_does_not_print_are_errors(size: str) -> None:
 
 MEMINFO = Ran(exit_code=0, out="MemTotal:       65536000 kB\nMemFree:  1 kB\nMemAvailable:   32768000 kB\n")
 NPROC = Ran(exit_code=0, out="16\n")
-GPU = GpuSeen(index=0, name="NVIDIA H100 80GB HBM3", uuid="GPU-1")
+GPU = GpuInfo(index=0, name="NVIDIA H100 80GB HBM3", uuid="GPU-1")
 
 
 def test_a_plain_host() -> None:
@@ -225,7 +225,7 @@ DOWN = Ran(exit_code=1, err="slurm_load_partitions: Unable to contact slurm cont
         (PBS, [Ran(exit_code=0, out="[]"), *pbs_answers()[1:]], "JSON that is not as expected"),
         (PLAIN, [NPROC, OK, GpuList()], "nproc and /proc/meminfo do not show"),
         (PLAIN, [TIMED_OUT, MEMINFO, GpuList()], "nproc did not answer in time"),
-        (PLAIN, Unreached("ssh ws1: Connection timed out"), "ssh ws1: Connection timed out"),
+        (PLAIN, NoAnswer("ssh ws1: Connection timed out"), "ssh ws1: Connection timed out"),
     ],
 )
 def test_a_host_that_does_not_answer_is_unreachable(host: Any, answers: Any, expected: str) -> None:

@@ -28,7 +28,7 @@ from dispatcher.outlets.base import Request
 from dispatcher.outlets.batch.scheduler import Scheduler
 from dispatcher.outlets.pbs.scheduler import PbsScheduler
 from dispatcher.outlets.plain.scheduler import PlainScheduler
-from dispatcher.outlets.remote.operations import GpuList, GpuSeen, Ran
+from dispatcher.outlets.remote.operations import GpuInfo, GpuList, Ran
 from dispatcher.outlets.slurm.scheduler import SlurmScheduler
 from dispatcher.outlets.solver.free import ASK_AGAIN_S, ASK_EVERY_S, AWAITED_S, USE_FOR_S, FreeHardware
 from dispatcher.outlets.tpu.scheduler import TpuScheduler
@@ -54,7 +54,7 @@ def free_on(scheduler: Scheduler, host: AnyHost, clock: Clock) -> FreeHardware:
 
 
 def gpus(*busy: str) -> Sequence[Any]:
-    seen = [GpuSeen(index=i, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{i}", busy=why) for i, why in enumerate(busy)]
+    seen = [GpuInfo(index=i, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{i}", busy=why) for i, why in enumerate(busy)]
     return [NPROC, MEMINFO, GpuList(gpus=seen)]
 
 

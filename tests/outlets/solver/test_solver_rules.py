@@ -26,7 +26,7 @@ from dispatcher.hosts.types import (
 from dispatcher.outlets.base import Request
 from dispatcher.outlets.pbs.resources import refuses as pbs_refusal
 from dispatcher.outlets.plain.resources import refusal as plain_refusal
-from dispatcher.outlets.remote.operations import GpuSeen
+from dispatcher.outlets.remote.operations import GpuInfo
 from dispatcher.outlets.slurm.resources import refusal as slurm_refusal
 from dispatcher.outlets.solver.reports import (
     BatchReport,
@@ -39,7 +39,7 @@ from dispatcher.outlets.solver.reports import (
     Unreachable,
     VmReport,
 )
-from dispatcher.outlets.solver.request import Choice, HardwareRequest, Refusal, Solution
+from dispatcher.outlets.solver.request import Choice, HardwareRequest, Solution, UnsuitableHost
 from dispatcher.outlets.solver.solve import judge, solve, worth_asking
 from dispatcher.outlets.tpu.accelerator import refusal as tpu_refusal
 from dispatcher.outlets.volcano.resources import refusal as volcano_refusal
@@ -58,7 +58,7 @@ def login(name: str = "login1", cluster: str = "hpc", **fields: Any) -> SlurmHos
 
 
 def gpus(*busy: str, name: str = "NVIDIA H100 80GB HBM3") -> PlainReport:
-    seen = tuple(GpuSeen(index=i, name=name, uuid=f"GPU-{i}", busy=why) for i, why in enumerate(busy))
+    seen = tuple(GpuInfo(index=i, name=name, uuid=f"GPU-{i}", busy=why) for i, why in enumerate(busy))
     return PlainReport(cpus=16, memory_mib=64000, free_mib=32000, gpus=seen)
 
 
@@ -137,7 +137,7 @@ def test_a_plain_host_with_several_kinds_of_gpus() -> None:
     report = msgspec.structs.replace(
         gpus(),
         gpus=tuple(
-            GpuSeen(index=i, name=name, uuid=f"GPU-{i}", busy="x" if i == 2 else "") for i, name in enumerate(seen)
+            GpuInfo(index=i, name=name, uuid=f"GPU-{i}", busy="x" if i == 2 else "") for i, name in enumerate(seen)
         ),
     )
     host = plain(chips={"l40": 1, "l40s": 1, "a100-sxm4-80gb": 2})
@@ -492,7 +492,7 @@ def test_the_solver_refuses_what_the_outlet_refuses(refusal: Callable[[Any, Requ
         if number or host.type != "tpu":
             request = ask(number, chip, nodes=nodes_)
             verdict = judge(host, request, hosts_of(host), None)
-            by_solver = verdict.why if isinstance(verdict, Refusal) else ""
+            by_solver = verdict.why if isinstance(verdict, UnsuitableHost) else ""
             assert by_solver == refusal(host, request.for_outlet()), request
 
 

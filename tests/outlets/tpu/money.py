@@ -17,9 +17,18 @@ from typing import Any
 
 from dispatcher.base.programs import Finished
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.remote.operations import Operation, Read, Seen, Sight, Tail, TailRead, Write, Written
+from dispatcher.outlets.remote.operations import (
+    AttemptFiles,
+    Operation,
+    Read,
+    ReadAnswer,
+    Tail,
+    TailRead,
+    Write,
+    Written,
+)
 from dispatcher.outlets.tpu import dead_man, timer
-from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
+from dispatcher.outlets.tpu.provisioning import Times, TpuProvisioning, VmOwner
 
 WORKSPACE = "0123456789ab"
 STEP_S = 30.0
@@ -79,7 +88,7 @@ class Machine:
             path = self.directory / "state"
             return TailRead(content=path.read_bytes() if path.exists() else None)
         assert isinstance(operation, Read)
-        return Sight(seen=[Seen(exists=self.job_ends_s is not None, is_alive=self.job_ends_s is not None)])
+        return ReadAnswer(seen=[AttemptFiles(exists=self.job_ends_s is not None, is_alive=self.job_ends_s is not None)])
 
     def shown(self) -> dict[str, Any]:
         project, zone, name = self.place
@@ -213,7 +222,7 @@ class Dispatcher:
 
     def __init__(self, world: World, host: TpuHost, jobs: list[float], *, until_empty: bool) -> None:
         self.world, self.host, self.jobs, self.until_empty = world, host, jobs, until_empty
-        around = Around(
+        around = VmOwner(
             log=lambda _: None, is_used_elsewhere=lambda: False, has_others=lambda: False, ends_when_empty=until_empty
         )
         self.made = TpuProvisioning(host, WORKSPACE, around, Times(interval_s=POLL_S), may_create=True)

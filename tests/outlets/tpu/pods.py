@@ -16,6 +16,8 @@ from outlets.remote.calls import ask
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.remote.connection import Connection, Lane, Pace
 from dispatcher.outlets.remote.operations import (
+    AttemptFiles,
+    AttemptRead,
     Check,
     Checked,
     Deliver,
@@ -23,10 +25,8 @@ from dispatcher.outlets.remote.operations import (
     Hello,
     Launch,
     Launched,
-    Look,
     Operation,
     Read,
-    Seen,
 )
 from dispatcher.outlets.tpu.workers import EXCLUSIVE, WorkersTransport
 
@@ -111,7 +111,7 @@ class Pod:
         (found,) = self.ask(Check(directories=[self.directory(name)])).attempts
         return found
 
-    def look(self, name: str) -> Seen:
+    def look(self, name: str) -> AttemptFiles:
         names = ["taken", "exit.json", "progress.json"]
-        (seen,) = self.ask(Read(looks=[Look(directory=self.directory(name), growing=LOG)], names=names)).seen
+        (seen,) = self.ask(Read(looks=[AttemptRead(directory=self.directory(name), growing=LOG)], names=names)).seen
         return seen

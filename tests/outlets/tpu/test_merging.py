@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.outlets.remote.operations import (
+    AttemptFiles,
+    AttemptRead,
     Check,
     Checked,
     CheckResult,
     Failed,
-    Found,
+    FileSizes,
     Greeting,
     Grown,
     Has,
     Hello,
     Launch,
     Launched,
-    Look,
     Operation,
     Read,
-    Seen,
-    Sight,
+    ReadAnswer,
     Signal,
     Signalled,
     Stored,
@@ -36,7 +36,7 @@ from dispatcher.outlets.remote.operations import (
 from dispatcher.outlets.tpu.merging import half_started, merged, to_be_stopped
 
 LAUNCH = Launch(directory="/a", root="/")
-READ = Read(looks=[Look(directory="/a")], names=["exit.json"])
+READ = Read(looks=[AttemptRead(directory="/a")], names=["exit.json"])
 CHECK = Check(directories=["/a"])
 
 
@@ -49,9 +49,9 @@ def exit_status(code: int | None, at: float, **more: str) -> bytes:
     return msgspec.json.encode({"exit_code": code, "ended_at": f"2026-01-01T00:00:{at:06.3f}Z", **more}) + b"\n"
 
 
-def seen(*each: Seen) -> Seen:
-    answer = one(READ, *(Sight(seen=[each_]) for each_ in each))
-    assert isinstance(answer, Sight)
+def seen(*each: AttemptFiles) -> AttemptFiles:
+    answer = one(READ, *(ReadAnswer(seen=[each_]) for each_ in each))
+    assert isinstance(answer, ReadAnswer)
     return answer.seen[0]
 
 
@@ -86,15 +86,15 @@ def test_directories_must_be_the_same_on_all_workers() -> None:
 
 
 def test_a_failure_names_its_worker() -> None:
-    assert one(Has(paths=["/x"]), Found(sizes=[1]), Failed(error="no disk", errno=5)) == Failed(
+    assert one(Has(paths=["/x"]), FileSizes(sizes=[1]), Failed(error="no disk", errno=5)) == Failed(
         error="worker 1: no disk", errno=5
     )
     assert one(Has(paths=["/x"]), Failed(error="no disk")) == Failed(error="no disk")
 
 
 def test_a_file_is_there_when_all_have_it() -> None:
-    answer = one(Has(paths=["/1", "/2", "/3"]), Found(sizes=[5, 5, None]), Found(sizes=[5, 4, 5]))
-    assert answer == Found(sizes=[5, None, None])
+    answer = one(Has(paths=["/1", "/2", "/3"]), FileSizes(sizes=[5, 5, None]), FileSizes(sizes=[5, 4, 5]))
+    assert answer == FileSizes(sizes=[5, None, None])
 
 
 def test_what_the_others_have_printed_stands_behind_their_number() -> None:
@@ -118,7 +118,10 @@ def test_a_launch_is_that_of_the_first_worker() -> None:
 
 
 def test_a_worker_with_a_full_disk_is_heard() -> None:
-    assert seen(Seen(is_alive=True), Seen(is_alive=True, unwritten="no space on w1")).unwritten == "no space on w1"
+    assert (
+        seen(AttemptFiles(is_alive=True), AttemptFiles(is_alive=True, unwritten="no space on w1")).unwritten
+        == "no space on w1"
+    )
 
 
 def test_what_not_all_have_launched_is_not_known_yet() -> None:
@@ -143,8 +146,8 @@ def test_the_worker_that_is_gone_explains_the_end() -> None:
 
 def test_it_ends_when_all_have_ended() -> None:
     stamps = {"exit.json": (1, 2)}
-    ended = Seen(files={"exit.json": exit_status(0, 1), "taken": b"w 1\n"}, stamps=stamps, is_alive=False)
-    alive = Seen(files={"taken": b"w 2\n"}, is_alive=True, log_end=None)
+    ended = AttemptFiles(files={"exit.json": exit_status(0, 1), "taken": b"w 1\n"}, stamps=stamps, is_alive=False)
+    alive = AttemptFiles(files={"taken": b"w 2\n"}, is_alive=True, log_end=None)
     both = seen(ended, alive)
     assert (set(both.files), both.stamps, both.is_alive) == ({"taken"}, {}, True)
     both = seen(ended, msgspec.structs.replace(ended, log_end=b"bye"))
@@ -153,15 +156,17 @@ def test_it_ends_when_all_have_ended() -> None:
 
 
 def test_it_has_begun_when_all_have_begun() -> None:
-    first = Seen(files={"taken": b"w 1\n", "progress.json": b"{}"}, stamps={"taken": (1, 1), "progress.json": (1, 1)})
-    both = seen(first, Seen())
+    first = AttemptFiles(
+        files={"taken": b"w 1\n", "progress.json": b"{}"}, stamps={"taken": (1, 1), "progress.json": (1, 1)}
+    )
+    both = seen(first, AttemptFiles())
     assert (both.files, both.stamps) == ({"progress.json": b"{}"}, {"progress.json": (1, 1)})
 
 
 def test_the_first_failure_counts_and_names_its_worker() -> None:
     def merged_exit(*exits: bytes) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(
-            seen(*(Seen(files={"exit.json": each}, is_alive=False) for each in exits)).files["exit.json"]
+            seen(*(AttemptFiles(files={"exit.json": each}, is_alive=False) for each in exits)).files["exit.json"]
         )
         return found
 
@@ -179,8 +184,8 @@ def test_the_first_failure_counts_and_names_its_worker() -> None:
 
 
 def test_an_exit_status_that_is_being_written_is_none() -> None:
-    whole = Seen(files={"exit.json": exit_status(0, 1)}, is_alive=False)
-    begun = Seen(files={"exit.json": b'{"exit_co'}, is_alive=True)
+    whole = AttemptFiles(files={"exit.json": exit_status(0, 1)}, is_alive=False)
+    begun = AttemptFiles(files={"exit.json": b'{"exit_co'}, is_alive=True)
     assert "exit.json" not in seen(whole, begun).files
     # On a full disk, and killed.
     cut = seen(whole, msgspec.structs.replace(begun, is_alive=False))
@@ -188,20 +193,20 @@ def test_an_exit_status_that_is_being_written_is_none() -> None:
 
 
 def test_those_that_go_on_without_one_that_failed_are_stopped() -> None:
-    def stopped(*each: Seen) -> list[str]:
-        return to_be_stopped([READ], [[Sight(seen=[each_])] for each_ in each])
+    def stopped(*each: AttemptFiles) -> list[str]:
+        return to_be_stopped([READ], [[ReadAnswer(seen=[each_])] for each_ in each])
 
-    failed = Seen(files={"exit.json": exit_status(3, 1)}, is_alive=False)
-    done = Seen(files={"exit.json": exit_status(0, 1)}, is_alive=False)
-    assert stopped(Seen(is_alive=True), failed) == ["/a"]
-    assert stopped(Seen(is_alive=True), done) == []
+    failed = AttemptFiles(files={"exit.json": exit_status(3, 1)}, is_alive=False)
+    done = AttemptFiles(files={"exit.json": exit_status(0, 1)}, is_alive=False)
+    assert stopped(AttemptFiles(is_alive=True), failed) == ["/a"]
+    assert stopped(AttemptFiles(is_alive=True), done) == []
     assert stopped(done, failed) == []
 
 
 def test_what_cannot_be_read_of_one_worker_is_not_told_of_the_others() -> None:
     both = seen(
-        Seen(files={"exit.json": exit_status(0, 1)}, grown={"output.log": Grown(content=b"x", size=1)}),
-        Seen(error="Input/output error"),
+        AttemptFiles(files={"exit.json": exit_status(0, 1)}, grown={"output.log": Grown(content=b"x", size=1)}),
+        AttemptFiles(error="Input/output error"),
     )
     assert (both.files, both.grown, both.error) == ({}, {}, "worker 1: Input/output error")
 
@@ -216,7 +221,7 @@ def test_the_merged_end_is_that_of_some_worker(each: Sequence[tuple[int | None, 
     """None while one has no status; 0 when all are 0; else one that is not 0, with the log of its worker."""
     told = seen(
         *(
-            Seen(
+            AttemptFiles(
                 files={} if code is None else {"exit.json": exit_status(code, at)},
                 is_alive=code is None,
                 log_end=b"log %d" % index if index and code is not None else None,
@@ -269,5 +274,5 @@ def test_one_worker_alone_answers_for_itself(count: int, data: st.DataObject) ->
         st.lists(st.sampled_from([Stored(existed=True), Failed(error="x")]), min_size=count, max_size=count)
     )
     operations: list[Operation] = [Has(paths=["/x"])] * count
-    found: list[Any] = [Found(sizes=[1]) if isinstance(answer, Stored) else answer for answer in answers]
+    found: list[Any] = [FileSizes(sizes=[1]) if isinstance(answer, Stored) else answer for answer in answers]
     assert merged(operations, [found]) == found

@@ -10,7 +10,7 @@ import pytest
 from outlets.tpu.money import STEP_S, WEEK_S, World, a_week
 
 from dispatcher.hosts.types import TpuHost
-from dispatcher.outlets.remote.connection import Outcome, Unreached
+from dispatcher.outlets.remote.connection import NoAnswer, Outcome
 from dispatcher.outlets.remote.operations import Operation
 from dispatcher.outlets.tpu import dead_man, leaving, provisioning, timer
 
@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float | No
 
         def ask(host: TpuHost, operations: Sequence[Operation]) -> Outcome:
             machine = world.machines.get((host.project or "", host.zone, host.name))
-            return Unreached("it is gone") if machine is None else [machine.answer(one) for one in operations]
+            return NoAnswer("it is gone") if machine is None else [machine.answer(one) for one in operations]
 
         monkeypatch.setattr(leaving, "_ask", ask)
         a_week(world, dead_after_s, random.Random(seed))

@@ -14,10 +14,10 @@ from beds.tpu import VERSION, TpuBed
 from dispatcher.errors import StorageError
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import PREEMPTED
-from dispatcher.outlets.remote.operations import Failed, Operation, Seen, Sight, TailRead, Write, Written
+from dispatcher.outlets.remote.operations import AttemptFiles, Failed, Operation, ReadAnswer, TailRead, Write, Written
 from dispatcher.outlets.tpu import leaving
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, queued_id
-from dispatcher.outlets.tpu.provisioning import Around, Times, TpuProvisioning
+from dispatcher.outlets.tpu.provisioning import Times, TpuProvisioning, VmOwner
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +25,8 @@ WORKSPACE = "0123456789ab"
 QUEUED = queued_id(WORKSPACE, "vm")
 PATIENCE_S = 120.0
 TIMES = Times(interval_s=0.5, first_pause_s=0.5, given_up_s=0.5)
-UNUSED = [Sight(seen=[Seen(exists=False)])]
-USED = [Sight(seen=[Seen(is_alive=True)])]
+UNUSED = [ReadAnswer(seen=[AttemptFiles(exists=False)])]
+USED = [ReadAnswer(seen=[AttemptFiles(is_alive=True)])]
 RENEWED = [Written(), TailRead(content=b"armed\n")]
 
 
@@ -39,7 +39,7 @@ class Machine:
         self.said: list[str] = []
         self.others: list[str] = []
         self.projects: list[str] = []
-        around = Around(
+        around = VmOwner(
             log=self.said.append, is_used_elsewhere=lambda: bool(self.others), has_others=lambda: bool(self.others),
             remember=self.projects.append, ends_when_empty=ends_when_empty,
         )  # fmt: skip

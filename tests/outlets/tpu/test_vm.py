@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dispatcher.hosts.types import TpuHost
 from dispatcher.outlets.base import LOST, PREEMPTED
 from dispatcher.outlets.tpu.gcloud import WORKSPACE_LABEL, Queued, Vm
-from dispatcher.outlets.tpu.vm import Action, Condition, Sight, action, condition_of, kind_text, lost_attempts
+from dispatcher.outlets.tpu.vm import Action, Condition, HostState, action, condition_of, kind_text, lost_attempts
 
 MINE = "0123456789ab"
 ON_DEMAND = TpuHost(name="pod", cluster="pod", zone="z", accelerator_type="v4-8")
@@ -31,8 +31,8 @@ def vm(state: str, workspace: str = MINE, queued: str = "") -> Vm:
     return Vm(state=state, identity="1", labels={WORKSPACE_LABEL: workspace}, queued_resource=queued)
 
 
-def sight(**given_: object) -> Sight:
-    return Sight(**{"workspace": MINE, "is_wanted": True, "may_create": True, **given_})
+def sight(**given_: object) -> HostState:
+    return HostState(**{"workspace": MINE, "is_wanted": True, "may_create": True, **given_})
 
 
 def test_it_is_created_when_it_is_wanted_and_may_be() -> None:
@@ -82,7 +82,7 @@ def test_an_idle_vm_is_deleted_also_where_a_person_has_created_it_with_this_tool
 OWNERS = st.sampled_from([MINE, "f" * 12, ""])
 VMS = st.none() | st.builds(vm, st.sampled_from(STATES), OWNERS, st.sampled_from(["", "q"]))
 SIGHTS = st.builds(
-    Sight,
+    HostState,
     vm=VMS,
     queued=st.none() | st.sampled_from(QUEUED).map(lambda state: Queued(state=state)),
     workspace=st.just(MINE),
@@ -95,7 +95,7 @@ SIGHTS = st.builds(
 
 
 @given(SIGHTS)
-def test_what_never_happens(seen: Sight) -> None:
+def test_what_never_happens(seen: HostState) -> None:
     chosen = action(seen)
     if seen.vm is not None:
         assert chosen not in (Action.CREATE, Action.QUEUE), "two of one name"

@@ -7,7 +7,7 @@ import threading
 from fleet import wait_until
 from outlets.tpu.pods import Pod
 
-from dispatcher.cli.remote_log import Elsewhere, several_logs
+from dispatcher.cli.remote_log import RemoteLog, several_logs
 from dispatcher.cli.worker_logs import follow_several
 from dispatcher.outlets.tpu.workers import WorkersTransport
 
@@ -30,8 +30,8 @@ class Screen:
         return [line.removeprefix(prefix) for line in self.text.decode().splitlines() if line.startswith(prefix)]
 
 
-def elsewhere(pod: Pod) -> Elsewhere:
-    return Elsewhere("pod", WorkersTransport(pod.host()), pod.directory("a"))
+def elsewhere(pod: Pod) -> RemoteLog:
+    return RemoteLog("pod", WorkersTransport(pod.host()), pod.directory("a"))
 
 
 def write(pod: Pod, worker: int, text: str) -> None:

@@ -20,14 +20,14 @@ from outlets.tpu.pods import PATIENCE_S, Pod
 
 from dispatcher.outlets.remote.connection import Lane
 from dispatcher.outlets.remote.operations import (
+    AttemptRead,
     Check,
     Delivered,
     Failed,
-    Found,
+    FileSizes,
     Has,
     Hello,
     Launched,
-    Look,
     Read,
     Store,
     Stored,
@@ -97,7 +97,7 @@ def test_a_worker_whose_processes_are_gone_explains_the_end(pod: Pod) -> None:
 
 
 def test_one_attempt_at_a_time_has_the_vm(pod: Pod) -> None:
-    lock = Read(looks=[Look(directory=EXCLUSIVE)], names=())
+    lock = Read(looks=[AttemptRead(directory=EXCLUSIVE)], names=())
     pod.begin("a")
     other = pod.connect()
     delivered, launched = ask(other, pod.deliver("b"), pod.launch("b"), timeout_s=120, patience_s=PATIENCE_S)
@@ -174,11 +174,11 @@ def test_what_may_be_secret_or_is_large_goes_by_file(pod: Pod, tmp_path: Path, m
     digest = hashlib.sha256(archive.read_bytes()).hexdigest()
     path = f"{pod.directory('code')}/{digest}.tar"
     store = Store(path=path, source=os.fspath(archive), size=20 << 20, sha256=digest)
-    assert pod.ask(Has(paths=[path])) == Found(sizes=[None])
+    assert pod.ask(Has(paths=[path])) == FileSizes(sizes=[None])
     assert pod.ask(store, lane=Lane.TRANSFER) == Stored()
-    assert pod.ask(Has(paths=[path])) == Found(sizes=[20 << 20])
+    assert pod.ask(Has(paths=[path])) == FileSizes(sizes=[20 << 20])
     pod.workers[1].path(f"it's; $(x)/code/{digest}.tar").unlink()
-    assert pod.ask(Has(paths=[path])) == Found(sizes=[None])
+    assert pod.ask(Has(paths=[path])) == FileSizes(sizes=[None])
     wrong = msgspec.structs.replace(store, sha256="0" * 64)
     answer = pod.ask(wrong, lane=Lane.TRANSFER)
     assert isinstance(answer, Failed)
@@ -186,7 +186,7 @@ def test_what_may_be_secret_or_is_large_goes_by_file(pod: Pod, tmp_path: Path, m
     # An environment, which `launch` has, and a question that is too long for an argument.
     pod.begin("a")
     many = [f"/{number}/{os.urandom(20).hex()}" for number in range(6000)]
-    assert pod.ask(Has(paths=many)) == Found(sizes=[None] * 6000)
+    assert pod.ask(Has(paths=many)) == FileSizes(sizes=[None] * 6000)
     said = calls.read_text()
     assert "SECRET" not in said
     assert said.count(" scp ") == 5

@@ -13,7 +13,7 @@ import pytest
 from fleet import wait_until
 from outlets.volcano.helpers import MOUNT, Site
 
-from dispatcher.cli.remote_log import Elsewhere, follow_elsewhere
+from dispatcher.cli.remote_log import RemoteLog, follow_elsewhere
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ class Following:
         self._thread.start()
 
     def _run(self) -> None:
-        where = Elsewhere(self._site.host.name, self._site.transport("logs"), f"{MOUNT}/a", self._name)
+        where = RemoteLog(self._site.host.name, self._site.transport("logs"), f"{MOUNT}/a", self._name)
         with open(self._printed, "wb") as out:
             follow_elsewhere(where, out, 0, self.has_ended.is_set)
 

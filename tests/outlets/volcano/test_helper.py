@@ -10,8 +10,8 @@ from fleet import wait_until
 from outlets.remote.calls import ask, wait
 from outlets.volcano.helpers import MOUNT, Site, archive
 
-from dispatcher.outlets.remote.connection import Lane, Unreached
-from dispatcher.outlets.remote.operations import Deliver, Failed, Has, Hello, Look, Read, Run, Stored, Tail
+from dispatcher.outlets.remote.connection import Lane, NoAnswer
+from dispatcher.outlets.remote.operations import AttemptRead, Deliver, Failed, Has, Hello, Read, Run, Stored, Tail
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def test_large_files_go_both_ways_and_are_sent_once(site: Site, tmp_path: Path) 
 
     (site.volume / "big").mkdir()
     (site.volume / "big/output.log").write_bytes(content)
-    look = Look(directory=f"{MOUNT}/big", growing={"output.log": (0, 0)})
+    look = AttemptRead(directory=f"{MOUNT}/big", growing={"output.log": (0, 0)})
     (seen,) = ask(connection, Read(looks=[look], names=[], most_bytes=20 << 20)).seen
     assert seen.grown["output.log"].content == content
 
@@ -71,7 +71,7 @@ def test_two_owners_have_a_helper_each(site: Site) -> None:
     first, second = site.connect("pod-a"), site.connect("pod-b")
     calls = [connection.call([Hello()], timeout_s=60) for connection in (first, second)]
     for connection, call in zip((first, second), calls, strict=True):
-        assert not isinstance(wait(connection, call), Unreached)
+        assert not isinstance(wait(connection, call), NoAnswer)
     assert len(site.pods()) == 2
     first.close()
     (rest,) = site.jobs()

@@ -15,7 +15,7 @@ from fleet import wait_until
 from outlets.remote.calls import ask, unreached, wait
 from outlets.volcano.helpers import MOUNT, Site, archive
 
-from dispatcher.outlets.remote.connection import Lane, Unreached
+from dispatcher.outlets.remote.connection import Lane, NoAnswer
 from dispatcher.outlets.remote.operations import Hello, Run, Stored
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def test_a_call_whose_helper_is_deleted_is_repeated(site: Site) -> None:
     site.k8s.kubectl("delete", "job", *site.jobs())
     (site.volume / "go").touch()
     outcome = wait(connection, call)
-    assert not isinstance(outcome, Unreached), outcome.why
+    assert not isinstance(outcome, NoAnswer), outcome.why
     assert outcome[0].out == "gone\n"
 
 
@@ -69,7 +69,7 @@ def test_an_interrupted_transfer_leaves_no_helper_and_no_file(site: Site, tmp_pa
     with contextlib.suppress(BrokenPipeError), open(endless.source, "wb") as pipe:
         pipe.write(bytes(store.size))
     outcome = wait(connection, call)
-    assert isinstance(outcome, Unreached)
+    assert isinstance(outcome, NoAnswer)
     assert "gave no answer" in outcome.why
     assert site.jobs() == []
     (site.volume / "go").touch()
@@ -93,7 +93,7 @@ def test_a_failed_call_does_not_take_the_helper_from_another_one(site: Site, tmp
     assert "no answer within" in unreached(connection, [Run(words=["sleep", "60"])], timeout_s=1)
     (site.volume / "go").touch()
     outcome = wait(connection, call)
-    assert not isinstance(outcome, Unreached), outcome.why
+    assert not isinstance(outcome, NoAnswer), outcome.why
     assert outcome[0].out == "gone\n"
 
 

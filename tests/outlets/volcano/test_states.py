@@ -10,7 +10,7 @@ import pytest
 from dispatcher.outlets.base import CANCELLED, CANNOT_START, OUT_OF_MEMORY, PREEMPTED, TIME_LIMIT
 from dispatcher.outlets.batch.scheduler import JobState, Phase
 from dispatcher.outlets.volcano.objects import Event, Job, Pod, PodGroup, read_list
-from dispatcher.outlets.volcano.states import PHASES, Seen, job_state, vanished
+from dispatcher.outlets.volcano.states import PHASES, AttemptObjects, job_state, vanished
 
 NAME = "d-a-b-0"
 
@@ -58,7 +58,7 @@ def told(*items: dict[str, Any], events: list[dict[str, Any]] | None = None) -> 
     found = read(*items, *(events or []))
     jobs = [each for each in found if isinstance(each, Job)]
     groups = [each for each in found if isinstance(each, PodGroup)]
-    seen = Seen(
+    seen = AttemptObjects(
         name=NAME,
         job=jobs[0] if jobs else None,
         pods=tuple(each for each in found if isinstance(each, Pod)),

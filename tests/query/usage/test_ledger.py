@@ -11,8 +11,8 @@ from pod_times import HOUR, NOON, Journal, at
 
 from dispatcher.matrix.entry import Entry
 from dispatcher.outlets.base import Request
-from dispatcher.pod.offers import Offer, Refusal
-from dispatcher.query.usage.history import History, Kind
+from dispatcher.pod.offers import Offer, Rejection
+from dispatcher.query.usage.history import History, SlotUse
 from dispatcher.query.usage.ledger import Usage
 from dispatcher.run_state.events import Event
 from dispatcher.run_state.facets.gpu_idle import GpuBusy, GpuIdle
@@ -183,7 +183,7 @@ def test_what_becomes_of_an_attempt(journal: Journal, event: Event, fields: dict
     journal.add(2.5, "a", event, "x", data={"ended_at": at(2)}, **fields)
     journal.end_pod(2.5, "a", 0)
     usage = journal.account(0, 3)
-    assert usage.total.hours[Kind(kind)].gpus == pytest.approx(2)
+    assert usage.total.hours[SlotUse(kind)].gpus == pytest.approx(2)
     adds_up(usage)
 
 
@@ -209,7 +209,7 @@ def test_a_job_that_waits_makes_idle_only_slots_that_it_could_have_had(journal: 
     journal.queue(3, "wide", gpus=2)
     journal.queue(4, "too-wide", gpus=8)
     usage = journal.account(0, 5, by=("pod",))
-    waited = {row.values[0]: row.hours[Kind.WAITED].slots for row in usage.rows}
+    waited = {row.values[0]: row.hours[SlotUse.WAITED].slots for row in usage.rows}
     # One GPU for an hour, then both for two.
     assert waited == pytest.approx({"a": 1 + 2 * 2, "b": 0, "c": 0})
     adds_up(usage)
@@ -220,9 +220,9 @@ def test_one_job_makes_idle_one_slot_of_one_pod(journal: Journal) -> None:
     journal.pod(0, "b", gpus=[0, 1], cpu_slots=1)
     journal.queue(0, "x", gpus=1)
     usage = journal.account(0, 1)
-    assert usage.total.hours[Kind.WAITED].slots == pytest.approx(1)
+    assert usage.total.hours[SlotUse.WAITED].slots == pytest.approx(1)
     journal.queue(0, "either")
-    assert journal.account(0, 1).total.hours[Kind.WAITED].slots == pytest.approx(2)
+    assert journal.account(0, 1).total.hours[SlotUse.WAITED].slots == pytest.approx(2)
 
 
 def test_a_job_waits_when_its_needs_are_done_and_its_retry_is_due(journal: Journal) -> None:
@@ -235,11 +235,11 @@ def test_a_job_waits_when_its_needs_are_done_and_its_retry_is_due(journal: Journ
     again = {"state": "queued", "retry_at": at(6), "finished_at": at(4), "reason": "exit 1"}
     journal.add(4, "a", Event.RETRIED, "second", **again)
     usage = journal.account(0, 7)
-    assert usage.total.hours[Kind.WAITED].slots == pytest.approx(1 + 1)
+    assert usage.total.hours[SlotUse.WAITED].slots == pytest.approx(1 + 1)
     # What it needs is to be done again.
     journal.add(7, "ada@h", Event.REQUEUED, "first", state="queued")
     journal.claim(7, "a", "first", number=2)
-    assert journal.account(7, 8).total.hours[Kind.WAITED].slots == pytest.approx(0)
+    assert journal.account(7, 8).total.hours[SlotUse.WAITED].slots == pytest.approx(0)
 
 
 def test_slots_are_idle_because_of_a_pause_only_where_no_other_job_waits(journal: Journal) -> None:
@@ -316,7 +316,7 @@ def test_the_user_is_who_has_submitted_the_job_or_else_started_the_pod(journal: 
         journal.done(1, "a", job)
     journal.end_pod(1, "a", 0)
     usage = journal.account(0, 1, by=("user",))
-    assert {row.values[0] for row in usage.rows if Kind.USEFUL in row.hours} == {"ada", "bob"}
+    assert {row.values[0] for row in usage.rows if SlotUse.USEFUL in row.hours} == {"ada", "bob"}
 
 
 def test_a_pod_of_which_nothing_is_left_ended_with_its_last_line(journal: Journal) -> None:
@@ -449,7 +449,7 @@ def test_pods_that_take_the_same_are_asked_once(journal: Journal, monkeypatch: p
     asked: list[str] = []
     refusal = Offer.refusal
 
-    def counted(offer: Offer, entry: Entry, request: Request) -> Refusal | None:
+    def counted(offer: Offer, entry: Entry, request: Request) -> Rejection | None:
         asked.append(offer.pod)
         return refusal(offer, entry, request)
 
@@ -463,7 +463,7 @@ def test_pods_that_take_the_same_are_asked_once(journal: Journal, monkeypatch: p
         journal.queue(0, f"job{number}", gpus=1, lang="de")
     usage = journal.account(0, 60, by=("pod",))
     assert len(asked) == 2 * 20
-    waited = {row.values[0]: row.hours[Kind.WAITED].slots for row in usage.rows}
+    waited = {row.values[0]: row.hours[SlotUse.WAITED].slots for row in usage.rows}
     assert waited == pytest.approx({"a": 25, "b": 0})
     adds_up(usage)
 

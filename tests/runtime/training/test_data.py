@@ -23,7 +23,7 @@ from dispatcher.runtime.training.data import (
     make_reader,
     read_batch,
 )
-from dispatcher.runtime.training.loader import Loaded, Loader
+from dispatcher.runtime.training.loader import LoadedBatch, Loader
 from dispatcher.runtime.training.placement import make_mesh
 
 pytestmark = pytest.mark.demo
@@ -138,7 +138,7 @@ def test_waiting_for_data_is_measured_and_told(mesh: Any, caplog: pytest.LogCapt
             time.sleep(0.25)
             return super().__getbatch__(indices)
 
-    def take(**times: float) -> Loaded:
+    def take(**times: float) -> LoadedBatch:
         loader = Loader(make_reader(Slow({"y": np.arange(ROWS)}), 4, mesh, seed=1), mesh, ahead=0, **times)
         try:
             return loader.take(1)

@@ -10,7 +10,7 @@ from typing import BinaryIO, Dict, List, Optional, Tuple
 
 from dispatcher.outlets.remote.agent.facts import host_name, user_name
 from dispatcher.outlets.remote.agent.locks import lock_patiently, try_lock
-from dispatcher.outlets.remote.agent.names import GPU_LOCKS, Data, Refusal
+from dispatcher.outlets.remote.agent.names import GPU_LOCKS, AgentError, Data
 from dispatcher.outlets.remote.agent.programs import decoded, run_program
 
 FOREIGN_MIB = 100
@@ -96,7 +96,7 @@ def gpu_lock_directory() -> str:
     except FileExistsError:
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise Refusal(f"{path}: it must be a directory of {user_name()}, for the locks of GPUs") from None
+            raise AgentError(f"{path}: it must be a directory of {user_name()}, for the locks of GPUs") from None
     return path
 
 
@@ -134,7 +134,7 @@ def read_holder(fd: int) -> str:
 
 
 def gpu_use(gpu: Data) -> str:
-    """Who uses 100 MiB of a GPU or more; empty when nobody does."""
+    """Who uses 100 MiB of a GPU or more; empty: it is free."""
     known = sum(user["used_mib"] or 0 for user in gpu["users"])
     users = ", ".join(f"pid {user['pid']} ({user['user']}: {user['command']})" for user in gpu["users"][:3])
     sizes = [gpu["used_mib"], *(user["used_mib"] for user in gpu["users"])]
@@ -194,12 +194,12 @@ def may_use(index: str, uuid: str) -> bool:
 def nvidia_smi(query: str) -> List[List[str]]:
     program = shutil.which("nvidia-smi")
     if program is None:
-        raise Refusal(f"nvidia-smi is not on PATH of {host_name()}, so its GPUs cannot be counted")
+        raise AgentError(f"nvidia-smi is not on PATH of {host_name()}, so its GPUs cannot be counted")
     words = [program, query, "--format=csv,noheader,nounits"]
     status, out, err = run_program(words, b"", dict(os.environ), "/", NVIDIA_SMI_S)
     if status != 0:
         ending = f"gave no answer within {NVIDIA_SMI_S:g} s" if status is None else f"failed with status {status}"
-        raise Refusal(f"nvidia-smi on {host_name()} {ending}: {decoded(err + out).strip()}")
+        raise AgentError(f"nvidia-smi on {host_name()} {ending}: {decoded(err + out).strip()}")
     return [[field.strip() for field in line.split(",")] for line in decoded(out).splitlines() if line.strip()]
 
 

@@ -20,8 +20,8 @@ from dispatcher.outlets.remote.agent.names import (
     LAUNCH_LOG,
     LOG_FILE,
     WRAPPER_FILE,
+    AgentError,
     Data,
-    Refusal,
 )
 from dispatcher.outlets.remote.agent.programs import decoded, run_program, scrubbed
 from dispatcher.outlets.remote.agent.writing import create_file, replace_file, replace_link
@@ -32,7 +32,7 @@ LOGINCTL_S = 10.0
 def launch(words: Data, _stdin: BinaryIO) -> Data:
     directory = words["directory"]
     if not os.path.exists(os.path.join(directory, WRAPPER_FILE)):
-        raise Refusal(f"{directory}: the attempt was not delivered to {host_name()}")
+        raise AgentError(f"{directory}: the attempt was not delivered to {host_name()}")
     worker = index_among(words["workers"])
     refuse_shared(directory, worker)
     before = check_attempt(directory)
@@ -72,7 +72,7 @@ def refuse_shared(directory: str, worker: Optional[int]) -> None:
     """An attempt on several machines has a directory on each: in a common one only the first of them would start."""
     other = read_launch(directory).get("worker", worker or 0)
     if other != (worker or 0):
-        raise Refusal(
+        raise AgentError(
             f"{directory}: the machines of the attempt share this directory, and each needs one of its own: set `work` "
             "of the cluster to a local one"
         )
@@ -109,7 +109,7 @@ def start(words: Data, alive_fd: Optional[int], gpus: List[int], held: List[int]
                 start_new_session=True,
                 pass_fds=held,
             )
-    except (OSError, Refusal):
+    except (OSError, AgentError):
         # Surely nothing was started.
         os.unlink(os.path.join(directory, LAUNCH_FILE))
         raise
@@ -147,7 +147,7 @@ def logout_guard(environment: Dict[str, str]) -> List[str]:
     if "Linger=yes" not in loginctl("show-user", name, "-p", "Linger"):
         loginctl("enable-linger", name)
         if "Linger=yes" not in loginctl("show-user", name, "-p", "Linger"):
-            raise Refusal(
+            raise AgentError(
                 f"{host_name()} ends all processes of a user at logout (KillUserProcesses=yes in logind.conf), and "
                 f"{name} may not switch on lingering: ask for `loginctl enable-linger {name}`"
             )
@@ -156,6 +156,6 @@ def logout_guard(environment: Dict[str, str]) -> List[str]:
 
 
 def loginctl(*words: str) -> str:
-    """What it prints, nothing when it fails: a container has the program, and nobody to answer it."""
+    """What it prints, nothing when it fails: the program runs in a container, without a terminal."""
     _, out, _ = run_program(["loginctl", *words], b"", dict(os.environ), "/", LOGINCTL_S)
     return decoded(out)

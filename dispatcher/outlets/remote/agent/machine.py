@@ -6,14 +6,14 @@ import zlib
 from typing import Dict, Iterator, List, Optional, Sequence
 
 from dispatcher.outlets.remote.agent.locks import try_lock_patiently
-from dispatcher.outlets.remote.agent.names import ALIVE_FILE, COORDINATOR, NUM_PROCESSES, PROCESS_ID, Refusal
+from dispatcher.outlets.remote.agent.names import ALIVE_FILE, COORDINATOR, NUM_PROCESSES, PROCESS_ID, AgentError
 from dispatcher.outlets.remote.agent.programs import decoded
 from dispatcher.outlets.remote.agent.signals import all_pids
 
 # Below the ports that kernels give to connections, and away from those of the TPU runtime.
 FIRST_PORT = 10000
 PORTS = 20000
-# With these libtpu keeps a second process off the chips. One that is killed leaves them, and then nobody gets on.
+# With these libtpu keeps a second process off the chips. One that is killed leaves them, which blocks all others.
 LIBTPU_LOCKS = ("/tmp/libtpu_lockfile", "/tmp/libtpu.so_lockfile")
 _CHIPS = ("/dev/accel", "/dev/vfio/")
 
@@ -103,7 +103,7 @@ def index_among(workers: Sequence[Sequence[str]]) -> Optional[int]:
     for index, addresses in enumerate(workers):
         if address in addresses:
             return index
-    raise Refusal(
+    raise AgentError(
         f"ssh has reached this machine at {address or 'no address'}, which is none of those that are to run the "
         f"attempt: {', '.join(addresses[0] for addresses in workers)}"
     )

@@ -12,7 +12,7 @@ from dispatcher.outlets.remote.agent.attempts import check
 from dispatcher.outlets.remote.agent.facts import hello
 from dispatcher.outlets.remote.agent.gpus import list_gpus
 from dispatcher.outlets.remote.agent.launching import launch
-from dispatcher.outlets.remote.agent.names import Data, Refusal, is_same_place
+from dispatcher.outlets.remote.agent.names import AgentError, Data, is_same_place
 from dispatcher.outlets.remote.agent.programs import find_pbs, run
 from dispatcher.outlets.remote.agent.reading import read, tail
 from dispatcher.outlets.remote.agent.signals import send_signal
@@ -48,7 +48,7 @@ def perform(words: Data, stdin: BinaryIO) -> List[Any]:
         named = error.filename2 or error.filename
         where = f"{named}: " if named else ""
         return ["failed", {"error": where + (error.strerror or str(error)), "errno": error.errno or 0}]
-    except Refusal as error:
+    except AgentError as error:
         return ["failed", {"error": str(error), "errno": 0}]
     except Exception as error:  # noqa: BLE001 -- unexpected output of a program must not hide the other answers
         place = traceback.extract_tb(error.__traceback__)[-1]
@@ -70,7 +70,7 @@ def main() -> None:
     find_pbs()
     stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
     request = json.loads(zlib.decompress(stdin.read(int(stdin.readline()))).decode())
-    # Nobody waits for it any longer by then.
+    # By then its dispatcher has stopped waiting.
     signal.setitimer(signal.ITIMER_REAL, request["limit_s"])
     umask = os.umask(0o022)
     os.umask(umask)

@@ -35,5 +35,5 @@ def is_same_place(found: str, other: str) -> bool:
     return False
 
 
-class Refusal(Exception):
+class AgentError(Exception):
     """An operation that cannot be done, and why."""

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import Any, BinaryIO, Dict, List, Optional, Tuple
 
-from dispatcher.outlets.remote.agent.names import LAUNCHERS_VARIABLE, Data, Refusal
+from dispatcher.outlets.remote.agent.names import LAUNCHERS_VARIABLE, AgentError, Data
 
 LONGEST_OUTPUT = 16 << 20
 # Membership in a job, which what runs here does not have, and options of a scheduler's programs; what tells these
@@ -27,7 +27,7 @@ def run(words: Data, _stdin: BinaryIO) -> Data:
     )
     if len(out) > LONGEST_OUTPUT:
         # What is missing from a part of an answer would be taken for what there is not.
-        raise Refusal(f"{words['words'][0]} printed more than {LONGEST_OUTPUT >> 20} MiB")
+        raise AgentError(f"{words['words'][0]} printed more than {LONGEST_OUTPUT >> 20} MiB")
     return {"exit_code": status, "out": decoded(out), "err": decoded(err[:LONGEST_OUTPUT])}
 
 

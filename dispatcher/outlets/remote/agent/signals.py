@@ -7,7 +7,7 @@ import time
 from typing import BinaryIO, List, Set
 
 from dispatcher.outlets.remote.agent.attempts import check_attempt, is_of_attempt
-from dispatcher.outlets.remote.agent.names import Data, Refusal
+from dispatcher.outlets.remote.agent.names import AgentError, Data
 
 KILL_PASSES = 20
 # A process that forks and ends while the list is read is missed with its child: so nothing must be there so many times.
@@ -19,7 +19,7 @@ def send_signal(words: Data, _stdin: BinaryIO) -> Data:
     directory = words["directory"]
     state = check_attempt(directory)
     if state["was_launched"] and state["is_alive"] is None:
-        raise Refusal(f"{directory}: {state['error']}")
+        raise AgentError(f"{directory}: {state['error']}")
     wrapper = state["pid"]
     if words["force"]:
         return {"count": kill_all(directory)}

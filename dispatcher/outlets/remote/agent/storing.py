@@ -12,7 +12,7 @@ import stat
 import time
 from typing import Any, BinaryIO, List, Optional
 
-from dispatcher.outlets.remote.agent.names import Data, Refusal
+from dispatcher.outlets.remote.agent.names import AgentError, Data
 
 CHUNK = 1 << 20
 # A part of an upload that broke off is removed when it is this old.
@@ -66,11 +66,11 @@ def store_from(words: Data, stdin: BinaryIO, rest: List[int]) -> Data:
             file.flush()
             os.fsync(file.fileno())
         if rest[0]:
-            raise Refusal(f"{path}: the upload broke off, {rest[0]} bytes are missing")
+            raise AgentError(f"{path}: the upload broke off, {rest[0]} bytes are missing")
         if digest != words["sha256"]:
-            raise Refusal(f"{path}: what arrived has another checksum than what was sent")
+            raise AgentError(f"{path}: what arrived has another checksum than what was sent")
         os.rename(part, path)
-    except (OSError, Refusal):
+    except (OSError, AgentError):
         if os.path.exists(part):
             os.unlink(part)
         raise
@@ -97,7 +97,7 @@ def take_chunk(stdin: BinaryIO, rest: List[int]) -> bytes:
 
 
 def remove_unused(path: str, unused_s: float) -> None:
-    """Files like this one that nobody has used for so long."""
+    """Files like this one that were not used for so long."""
     directory, name = os.path.split(path)
     ending = os.path.splitext(name)[1]
     for other in os.listdir(directory):
@@ -147,7 +147,7 @@ def remove(words: Data, _stdin: BinaryIO) -> Data:
     directory = own_place(words["directory"])
     for name in words["names"]:
         if not name or "/" in name or name in (".", ".."):
-            raise Refusal(f"{name!r} is no name of a directory")
+            raise AgentError(f"{name!r} is no name of a directory")
         path = os.path.join(directory, name)
 
         def again(function: Any, place: str, raised: Any, path: str = path) -> None:
@@ -176,7 +176,7 @@ def own_place(path: str) -> str:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             about = os.lstat(place)
             if stat.S_ISLNK(about.st_mode) and about.st_uid not in (0, os.getuid()):
-                raise Refusal(f"{place} is a link of another user (number {about.st_uid})")
+                raise AgentError(f"{place} is a link of another user (number {about.st_uid})")
     return path
 
 

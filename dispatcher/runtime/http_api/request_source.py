@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dispatcher.runtime.training.data import Source
 
 
-class Plan:
+class RequestSource:
     """The requests that `make` makes of the bodies in `source`; UsageError for a body that is not JSON.
 
     The second of two identical requests has the hash `HASH-2`: each of them gets an answer of its own.

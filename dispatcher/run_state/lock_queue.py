@@ -1,12 +1,12 @@
-"""Whose turn it is to try the claims lock next, among the processes of this host: in the order in which they asked.
+"""The processes of this host that wait for the claims lock, in the order in which they asked.
 
-One process at a time tries the lock, often, so that it is not free for long; the others wait for the turn. Otherwise
-they would all have to try, and the process that has just released the lock would take it again before another one wakes
-up. The turn is a lock on one byte of the lock's own file. The kernel keeps those who wait for it in a queue, but such a
-call cannot be told to give up after some time, and a dispatcher that waits must go on with its heartbeat. So a thread
-makes the call, and the one that needs the turn waits for the thread for as long as it likes.
+Only the first of them tries the lock, often, so that it is not free for long. If all tried, the process that has just
+released the lock would take it again before another one wakes up. To be first is to hold a lock on one byte of the
+lock's own file: the kernel keeps those who wait for it in a queue. Such a call has no timeout, and a dispatcher that
+waits must go on with its heartbeat. So a thread makes the call, and the process waits for the thread as long as it
+likes.
 
-A turn is a courtesy: a process that has waited too long for it tries the lock anyway.
+The queue only makes the order fair: a process that has waited too long tries the lock anyway.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _START: Final = HEAD_SIZE
 _LENGTH: Final = 1
 
 
-class Turn:
-    """`is_ours` from the moment the turn has come until `end`. For one thread at a time; raises OSError."""
+class LockQueue:
+    """The place of this process in the queue; `is_ours`: it is the first. For one thread at a time; raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self.is_ours = False
@@ -35,13 +35,13 @@ class Turn:
         self._asked = threading.Semaphore(0)
         self._answered = threading.Event()
         self._thread: threading.Thread | None = None
-        # Whether the thread waits in the queue, and whether anybody wants what it waits for.
+        # Whether the thread waits in the queue, and whether the process still wants what it waits for.
         self._is_queued = False
         self._is_wanted = False
         self._is_closed = False
 
     def take(self) -> bool:
-        """Take the turn if no one else has it or waits for it longer; whether it is ours."""
+        """Become the first if the queue is empty; whether this process is the first."""
         with self._mutex:
             self._is_wanted = True
             if not self.is_ours and not self._is_queued:
@@ -49,7 +49,7 @@ class Turn:
             return self.is_ours
 
     def wait(self, timeout_s: float) -> bool:
-        """Queue for the turn, and wait for it for so long; after that the place in the queue is kept until `end`."""
+        """Wait in the queue for at most so long; the place in it is kept until `end`."""
         with self._mutex:
             self._is_wanted = True
             if self.is_ours or not (self._is_queued or self._begin()):
@@ -58,7 +58,7 @@ class Turn:
         return self.is_ours
 
     def end(self) -> None:
-        """Give the turn to the next one, or give up waiting for it."""
+        """Leave the queue: the next process becomes the first."""
         with self._mutex:
             self._is_wanted = False
             if self.is_ours:
@@ -94,17 +94,17 @@ class Turn:
             if not self._is_closed:
                 try:
                     wait_for_range(self._fd, _START, _LENGTH)
-                    self._answer(has_turn=True)
+                    self._answer(is_first=True)
                 except OSError:
-                    self._answer(has_turn=False)
+                    self._answer(is_first=False)
             if self._is_closed:
                 os.close(self._fd)
                 return
 
-    def _answer(self, *, has_turn: bool) -> None:
+    def _answer(self, *, is_first: bool) -> None:
         with self._mutex:
             self._is_queued = False
-            self.is_ours = has_turn and self._is_wanted and not self._is_closed
-            if has_turn and not self.is_ours:
+            self.is_ours = is_first and self._is_wanted and not self._is_closed
+            if is_first and not self.is_ours:
                 release_range(self._fd, _START, _LENGTH)
             self._answered.set()

@@ -1,4 +1,4 @@
-"""What a Python tells of itself, and of the host on which an attempt runs: a program that is given to others as text.
+"""What a Python reports of itself, and of the host on which an attempt runs: a program that others run from its text.
 
 It runs by any Python from 3.6 on, with -I and -S, so that nothing of an environment is imported or run; it imports
 nothing else of this package. `interpreter NO_USER_SITE` prints a JSON object. `host FILE PACKAGES HAS_PYTHON GPUS
@@ -30,7 +30,7 @@ INFO = re.compile(r"(.+?)-([^-]+?)(?:-py[0-9.]+)?\.(?:dist-info|egg-info)")
 
 def interpreter(no_user_site: str) -> Data:
     """The version and path of this Python, the directories of its packages, and a line for each of these."""
-    # A venv is known by its file: with -S nobody has looked for that.
+    # A venv is known by its file: with -S it was not looked for.
     prefix, base = os.path.dirname(os.path.dirname(sys.executable)), sys.base_prefix
     settings = os.path.join(prefix, "pyvenv.cfg")
     prefixes, has_user_site = [base], not no_user_site

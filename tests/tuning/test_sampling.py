@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from dispatcher.matrix.faults import Faults
 from dispatcher.run_state.facets.studies import Trial
 from dispatcher.tuning.sampling import Sampling
 from dispatcher.tuning.space import combinations, fits, params_at, read_space, saved
@@ -168,7 +167,7 @@ RICH = {
 @pytest.mark.parametrize("sampler", [{"tpe": {"seed": 1, "startup": 5}}, {"random": {"seed": 1}}, {"qmc": {"seed": 1}}])
 def test_steps_logarithms_fixed_values_and_conditions(sampler: Mapping[str, Any]) -> None:
     study = settings(sampler, space=RICH)
-    space = read_space(RICH, Faults())
+    space = read_space(RICH, [])
     assert saved(space) == RICH
 
     def loss(params: Mapping[str, Any]) -> float:
@@ -199,7 +198,7 @@ def test_steps_logarithms_fixed_values_and_conditions(sampler: Mapping[str, Any]
     ({"uniform": [0.1, 0.4], "step": 0.1}, [0.1, 0.2, 0.3, 0.4]),
 ])  # fmt: skip
 def test_places_up_to_both_ends_have_a_value_and_values_have_equal_parts(described: Any, values: list[Any]) -> None:
-    space = read_space({"x": described}, Faults())
+    space = read_space({"x": described}, [])
     found = [params_at(space, {"x": place / 400})["x"] for place in range(401)]
     assert Counter(found[:400]) == dict.fromkeys(values, 100) and found[400] == values[-1]
     assert all(fits(space, {"x": value}) for value in found)
@@ -215,8 +214,8 @@ def test_no_combination_is_suggested_twice_as_long_as_there_are_others() -> None
     for sampler in ({"tpe": {"seed": 0, "startup": 2}}, {"random": {"seed": 0}}, {"qmc": {"seed": 0}}):
         found = search(settings(sampler, space=space), lambda params: params["b"], 12)
         assert len({str(one.params) for one in found}) == 12
-    assert len(combinations(read_space(space, Faults())) or ()) == 12
-    assert combinations(read_space(SPACE, Faults())) is None
+    assert len(combinations(read_space(space, [])) or ()) == 12
+    assert combinations(read_space(SPACE, [])) is None
 
 
 @pytest.mark.parametrize("goal", ["min", "max"])

@@ -24,6 +24,7 @@ WITHOUT_JSON = {
     "edit": "an editor",
     "web": "serves a page",
     "job": "becomes another program, the job",
+    "schema": "prints JSON as it is",
     "matrix tune": "goes on for as long as the study does; `matrix trials --json` has what it has found",
 }
 # Run by other tests, with what they need.

@@ -79,7 +79,7 @@ Packages, from the bottom up; each may import those above it, tests/test_imports
                             Python API
     tuning/ schemas         adaptive sweeps: what is tried next, from what was found; JSON schemas for editors
     cleaning/               what old attempts have left: found, and removed when asked
-    cli/                    the commands: parse, call, print
+    web/ cli/               the page, and the commands: parse, call, render
     runtime/                job classes in JAX; runs inside the job and imports only errors, contract, base and
                             checkpoints
 

@@ -148,7 +148,10 @@ _GpuIdle: TypeAlias = Annotated[Mapping[str, Any], Value(_parse_gpu_idle, _gpu_i
 _MaxFails: TypeAlias = Annotated[int, number(1, _MOST_FAILS, _parse_max_fails)]
 _PauseAfter: TypeAlias = Annotated[
     int | None,
-    Value(_parse_pause_after, {"anyOf": [{"const": False}, {"type": "integer", "minimum": 2, "maximum": 200}]}),
+    Value(
+        _parse_pause_after,
+        {"anyOf": [{"const": False}, {"type": "integer", "minimum": 2, "maximum": _MOST_PAUSE_AFTER}]},
+    ),
 ]
 _Variables: TypeAlias = Annotated[tuple[str, ...], Value(_parse_variables, one_or_many({"type": "string"}))]
 # A path as it is written, which the workspace's root is put before.

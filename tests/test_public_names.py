@@ -113,7 +113,6 @@ Manifest.path: Path
 Manifest.entries: Mapping[str, Entry]
 expand(sweep: Mapping[str, Any] | str | os.PathLike[str]) -> list[dict[str, Any]]
 load_manifest(path: str | os.PathLike[str], known_ids: Collection[str] = ()) -> Manifest
-parse_time_limit(value: object) -> float
 write_manifest(path: str | os.PathLike[str], entries: Iterable[Mapping[str, Any]], known_ids: Collection[str] = (), check: Callable[[Manifest], None] | None = None) -> Manifest
 """,
     "dispatcher.contract": """

@@ -13,13 +13,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dispatcher.base.lazy import lazy_names
-from dispatcher.matrix.entry import Entry, parse_time_limit
+from dispatcher.matrix.entry import Entry
 from dispatcher.matrix.manifest import Manifest, load_manifest, write_manifest
 
 if TYPE_CHECKING:
     from dispatcher.matrix.sweep import expand
 
-__all__ = ["Entry", "Manifest", "expand", "load_manifest", "parse_time_limit", "write_manifest"]
+__all__ = ["Entry", "Manifest", "expand", "load_manifest", "write_manifest"]
 
 # Imported when used: dispatchers read manifests and must not pay for sweep files.
 __getattr__, __dir__ = lazy_names(__name__, {"expand": "dispatcher.matrix.sweep"})

@@ -23,8 +23,6 @@ from dispatcher.base.schema.kinds import ENV, TEXT, Integer, Names, Words
 from dispatcher.base.schema.types import Key, Value
 from dispatcher.job_keys import NOTHING, JobKeys
 
-parse_time_limit = values.parse_duration
-
 _JOB_KEY: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*"
 
 

@@ -169,7 +169,7 @@ class JobValues:
         if found is not None:
             return found
         found = Values(self._values(snapshot, key))
-        if len(found.values) == 1 and self.jobs and key not in FIELD_NAMES and key != "job_id":
+        if len(found.values) == 1 and self.jobs and key not in FIELD_NAMES:
             known = dict.fromkeys((*others, *self.keys, "job_id", *FIELD_NAMES))
             raise UsageError(f"no job has a value for {key!r}{nearest(key, known)}")
         if len(self._others) >= _KEPT:

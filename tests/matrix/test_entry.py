@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from dispatcher.base.values import parse_duration
 from dispatcher.hosts.types import Container
-from dispatcher.matrix import Entry, parse_time_limit
+from dispatcher.matrix import Entry
 from dispatcher.matrix.entry import KEYS, UNDIGESTED, read_entry
 
 
@@ -29,7 +30,7 @@ from dispatcher.matrix.entry import KEYS, UNDIGESTED, read_entry
     ],
 )
 def test_time_limits(text: object, seconds: float) -> None:
-    assert parse_time_limit(text) == seconds
+    assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_time_limits(text: object, seconds: float) -> None:
 )
 def test_times_that_could_mean_two_things_or_nothing_are_refused(text: object) -> None:
     with pytest.raises(ValueError, match="expected a time such as 90m"):
-        parse_time_limit(text)
+        parse_duration(text)
 
 
 def test_an_entry_made_in_code_says_only_what_was_given() -> None:

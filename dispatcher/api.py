@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 # `{"lang": "spa*", "seed": 42}`, or as after --where: `["lang=spa*", "seed!=42"]`. All conditions must hold.
 Where = Mapping[str, object] | Sequence[str] | condition.Where
-# The users whose jobs are meant, as after --user: `"ada"`, `"ada,bob"`, `["ada", "bob"]`; none: anybody's.
+# The users whose jobs are meant, as after --user: `"ada"`, `"ada,bob"`, `["ada", "bob"]`; none: all jobs.
 Users = str | Iterable[str]
 
 

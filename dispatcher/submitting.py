@@ -192,7 +192,7 @@ class Submission:
         try:
             handover.run(merged(targets), self.ids, addition)
         except StorageError as error:
-            # A caller that is told that a submission failed repeats it, so it must not have happened.
+            # A caller repeats a submission that failed, so it must not have happened.
             if is_added or not self._was_added():
                 raise
             self.warning = str(error)

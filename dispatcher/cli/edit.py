@@ -61,7 +61,7 @@ def edit(jobs: tuple[str, ...], states: tuple[str, ...], where: Where, clear_ref
 
 
 def _editor() -> str:
-    """The person's own editor, else vi. Raises UsageError where vi would wait for keys that no one can press."""
+    """The person's own editor, else vi. Raises UsageError without a terminal, where vi would wait for keys for ever."""
     own = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if own:
         # It may need no terminal: a script, or an editor in a window of its own.

@@ -155,7 +155,7 @@ def _run(words: Sequence[str], out: Sink, is_over: Callable[[], bool]) -> tuple[
                 copied += len(block)
             elif is_over():
                 break
-        # The other side notices that no one reads any more.
+        # The program on the host notices that its output is not read any more.
         process.stdin.close()  # type: ignore[union-attr]
         process.stdout.close()
         if is_over():

@@ -1,4 +1,4 @@
-"""Says on stderr why jobs wait that someone waits for, where that is news."""
+"""Notes on stderr about why the jobs that a command waits for do not run yet; each once."""
 
 from __future__ import annotations
 

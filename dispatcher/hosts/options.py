@@ -33,7 +33,7 @@ def merged(of_method: _Options | None, of_entry: _Options | None) -> _Options | 
 
 
 def label_key(source: str) -> str:
-    """The key of entries that `label` or `label:KEY` stands for; empty for another source."""
+    """The key of entries that `label` or `label:KEY` means; empty for another source."""
     word, _, key = source.partition(":")
     return (key or LABEL) if word == LABEL else ""
 

@@ -8,7 +8,7 @@
     gres_mapping: {h100: [h100, nvidia_h100_80gb_hbm3]}
 
 A host's `type` is `plain` unless it says otherwise. `gres_mapping` has one GRES type or several for each chip, because
-sites name them differently; `gpu` stands for GPUs without a type. A host without `cluster` is a cluster of its own,
+sites name them differently; `gpu` means GPUs without a type. A host without `cluster` is a cluster of its own,
 which may be configured under the host's name.
 
 Files of the lab's older tool have some keys that mean nothing here. They are accepted and listed in `Hosts.unused`.

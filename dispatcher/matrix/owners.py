@@ -1,7 +1,7 @@
 """Whose the jobs of a new manifest are.
 
-A manifest that is made again keeps the owners of the jobs that it has had: whoever adds a seed to a colleague's sweep
-owns the new jobs, and not the colleague's.
+A manifest that is made again keeps the owners of the jobs that it has had: a person who adds a seed to a
+colleague's sweep owns the new jobs, and not the colleague's.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from dispatcher.matrix.saved_entries import packed_parts, read_packed
 _FIRST_ORDER: Final = 1 << 40
 # Kinds of submitted jobs have other numbers than those of manifests, to which they are joined.
 _FIRST_KIND: Final = 1 << 20
-# A rewritten file is told from one that was appended to by what stands before the place where reading goes on.
+# A rewritten file differs from one that was appended to in the bytes before the place where reading goes on.
 _TAIL: Final = 4096
 _GROWTH: Final = 1.25
 # Fewer are read in less time than the file of saved entries saves.

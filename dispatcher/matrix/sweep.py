@@ -365,7 +365,7 @@ def _finished(point: dict[str, Any], texts: Mapping[str, str], pattern: str) -> 
 
 
 def _unusable_ids(points: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """A fault for each of these ids; what to do stands in the first."""
+    """A fault for each of these ids; the first says what to do."""
     advice = (
         ": expected at most 200 letters, digits, '.', '_' or '-', not beginning with '.' or '-': use another key in "
         "the pattern, or give each value a plain name by zip"

@@ -211,7 +211,7 @@ def used_columns(rows: Sequence[JobRow], *, running: bool = False) -> list[str]:
     found = []
     for column in COLUMNS:
         heading = column.heading or column.name
-        # Of jobs that are all the reader's own, nothing is to be told.
+        # Where all jobs are the reader's own, the column says nothing.
         usual = (*column.usual, user_name()) if column.name == "user" else column.usual
         is_used = column.is_fixed or any(row.get(heading) not in usual for row in rows)
         if column.text is not None and is_used and not (running and column.of_ended):

@@ -6,7 +6,7 @@ step begins with a copy of the lines up to it, or at the next step; so a later a
 and an earlier one only for steps before.
 
 Files are read as far as they have grown (JobMetrics), from the beginning again where one was replaced or cut. What does
-not count is told: lines that cannot be read, values recorded again, what is beyond the limits.
+not count is reported: lines that cannot be read, values recorded again, what is beyond the limits.
 """
 
 from __future__ import annotations
@@ -300,8 +300,8 @@ class _Reading(msgspec.Struct, frozen=True):
 class JobMetrics:
     """The metrics of a job, read as far as the files of its attempts have grown.
 
-    `directory` is the job's. `open_file` opens a file below it: one for which it raises OSError or StateError is told
-    (`tell`), and does not hide those of the other attempts.
+    `directory` is the job's. `open_file` opens a file below it: one for which it raises OSError or StateError is
+    reported (`tell`), and does not hide those of the other attempts.
     """
 
     def __init__(

@@ -296,7 +296,7 @@ class SnapshotReader:
 
 
 def _last_offer(pods: Sequence[PodStatus]) -> Offer | None:
-    """Of the pod that ended last, where none is alive: what it could run, whatever it was told to leave to others."""
+    """Of the pod that ended last, where none is alive: what it could run, without its limits to methods and values."""
     if not pods or any(pod.is_alive for pod in pods):
         return None
     info = max(pods, key=lambda pod: pod.beat_at_s or 0.0).info

@@ -16,7 +16,7 @@ A step (tuner).
 
 Halving (rungs, halving). Before 1, a tuner reads what the running trials have reported (rungs). At each rung it
 decides under the lock, by the values that the journal has at that rung, and journals the decision. A trial that does
-not go on gets the desired state `done`, which people cannot ask for: its pod, or whoever finds that its pod is dead,
+not go on gets the desired state `done`, which people cannot ask for: its pod, or another that finds that it is dead,
 stops the attempt as for any other desired state, and records `pruned`. It has that state only in the attempt that was
 judged; what has ended meanwhile has ended as it did.
 

@@ -40,7 +40,7 @@ class TrialState(msgspec.Struct, frozen=True):
 
     `value` is the objective of a trial that is done, and the last value at a rung of one that was pruned. `rungs` has
     the values at all rungs that it has reached. `is_stopping`: its last attempt was asked to end at one.
-    `is_bad`: it has failed by its parameters, as far as that can be told, so that the sampler counts it as the worst.
+    `is_bad`: it has probably failed by its parameters, so that the sampler counts it as the worst.
     """
 
     number: int

@@ -64,7 +64,7 @@ class Server:
         self._ledger = Ledger(follower, root)
 
     def app(self, let_in: Callable[[tuple[str, int]], object]) -> App:
-        """The application, behind its guard; `let_in` is told the address of each client that has a session."""
+        """The application, behind its guard; `let_in` gets the address of each client that has a session."""
         reading = {
             "/": self._page,
             "/static/{name:path}": self._static,

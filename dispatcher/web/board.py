@@ -37,7 +37,7 @@ from dispatcher.workspace import Layout
 
 # Parts that depend on the clock are made again after this time, though nothing has changed.
 _OUTDATED_S: Final = 60.0
-# While results are read, it is told this often how many there are.
+# While results are read, pages learn this often how many there are.
 _RESULTS_S: Final = 3.0
 # So many versions are remembered, and so many jobs of them are named; who asks for older ones gets everything.
 _VERSIONS: Final = 500

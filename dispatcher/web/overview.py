@@ -42,7 +42,7 @@ class OverviewPage:
         self.groups: dict[tuple[str, str], frozenset[str]] = {}
 
     def parts(self, chosen: Snapshot, everything: Snapshot) -> dict[str, Any]:
-        """The parts by name; `chosen` has the jobs that were asked for, and all that is told is of these."""
+        """The parts by name; `chosen` has the jobs that were asked for; the parts are about these alone."""
         waiting = waits(chosen, everything)
         found = pace(chosen, waiting, everything)
         whole = found if chosen is everything else pace(everything, waits(everything))

@@ -1,4 +1,4 @@
-// What a view shows until somebody chooses: keys with few values, and the first result. Pure.
+// What a view shows until its viewer chooses: keys with few values, and the first result. Pure.
 
 export const STATES = "states";
 // A matrix with more rows or columns is none that people read at a glance.
@@ -19,7 +19,7 @@ export function keysOf(list, known) {
   return found.filter((key) => key !== "");
 }
 
-/** Rows and columns for a workspace that nobody has chosen any for: keys with few values, the most of them down. */
+/** Rows and columns until the viewer chooses some: keys with few values, the most of them down. */
 export function usual({ keys = [], metrics = [] }) {
   const fit = keys.filter(({ key, values }) => values > 1 && values <= MOST_ROWS && !RARELY.has(key));
   const some = fit.length ? fit : keys.slice(0, 1);

@@ -1,5 +1,7 @@
 """The keys that an entry and its method have in common: an entry's own value replaces that of its method.
 
+Of `env`, `env_file` and `resources` both count, and where they differ, the entry's.
+
 A key that is added here is one of both: matrix/entry.py and config.py need no change unless their defaults differ.
 """
 
@@ -108,7 +110,7 @@ class JobKeys(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         PrivatePath | None,
         Key(
             "a file with variables that others must not read, absolute or `~/...`, where the job runs "
-            "([secrets](entries.md#secrets))"
+            "([secrets](entries.md#secrets)); that of the entry is read after the method's"
         ),
     ] = None
     resources: Annotated[

@@ -37,7 +37,7 @@ _KINDS: Final = ("bars", "heatmap", "curves")
 
 
 def _kept(context: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None) -> tuple[str, ...]:
-    """Lists as they are typed: a name may have a comma itself, which only the results tell (_split_names)."""
+    """Lists as they are typed: a name may have a comma itself, which only the results tell (split_names)."""
     given = (value,) if isinstance(value, str) else value or ()
     if given and not any(part.strip() for text in given for part in text.split(",")):
         raise UsageError(f"{param.opts[0]} {given[0]!r} names no key: expected keys with commas between them")

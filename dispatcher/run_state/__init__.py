@@ -85,11 +85,11 @@ until `dispatcher doctor --repair` begins a new generation from the lines that c
 status file. The damaged file is kept in rejected/, and `seq` never goes back. Claims may be missing then, as in a
 restored copy: pods find their attempts by the directories (outlets/lost_claims).
 
-Locks (lock, turn, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the journal
-names; a dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not exclude
-here: a dispatcher that has proved this twice creates it by taking the hard-link lock, and the others, which look for it
-each time that they have taken another lock, follow. A lock file that was removed while it was open is opened again. The
-processes of one host take turns in trying it.
+Locks (lock, lock_queue, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the
+journal names; a dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not
+exclude here: a dispatcher that has proved this twice creates it by taking the hard-link lock, and the others, which
+look for it each time that they have taken another lock, follow. A lock file that was removed while it was open is
+opened again. The processes of one host take turns in trying it.
 
 Liveness locks (liveness). The dispatcher locks the `alive` file of an attempt before it starts the wrapper, which
 inherits the lock with all its children, so a started attempt always has a liveness lock. The file names the process

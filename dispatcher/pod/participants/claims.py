@@ -231,7 +231,7 @@ def inputs_at(entry: Entry, record: Record | None, seq: int, *, starts_anew: boo
     if not entry.needs:
         return None
     if record is not None and record.furthest_checkpoint is not None and not starts_anew:
-        # What its checkpoint was made from counts; nothing is said where that is not known.
+        # What its checkpoint was made from counts; where that is not known, the record has nothing.
         return record.inputs_at
     return seq
 

@@ -57,7 +57,7 @@ class Began(msgspec.Struct, frozen=True, omit_defaults=True):
 class Incident(Note, frozen=True, kw_only=True, omit_defaults=True):
     """Incidents of one topic that began, by their keys, and the keys of those that are over.
 
-    `is_old`: they were there before anybody asked to be told, and nobody is.
+    `is_old`: they began before there were targets, and are not sent.
     """
 
     event = Event.INCIDENT
@@ -152,7 +152,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wants_attention(self) -> bool:
-        """Whether nobody will send it again although it may not have arrived."""
+        """Whether it will not be sent again although it may not have arrived."""
         return self.state in (FAILED, DOUBTFUL) and self.retry_at is None and not self.is_cleared
 
 

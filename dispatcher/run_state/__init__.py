@@ -96,4 +96,9 @@ inherits the lock with all its children, so a started attempt always has a liven
 that made the directory, with its host, boot and PID namespace (base/host), because pids are meaningful only there: so a
 claimant that died between mkdir and journal is told from one that is alive. A free lock proves nothing while a file
 server that has restarted may have forgotten it (nfs); then heartbeats decide.
+
+Beside the protocol. What a state that a person asks for does is decided in requests. known_jobs has the jobs of all
+manifests, observer which other dispatchers live. prepared makes ahead what a claim needs. preview has the records as
+the next transaction will find them, and rehearsal is a store for dry runs, which changes nothing but memory. progress,
+stalls, results, failures and gpu_hour tell what is known of jobs and GPUs from what they have reported.
 """

@@ -52,7 +52,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
         return self.err.decode(errors="replace")
 
 
-class Waiting(Protocol):
+class Waitable(Protocol):
     """What `wait_for_any` can wait for."""
 
     def wait_fds(self) -> list[int]: ...
@@ -60,7 +60,7 @@ class Waiting(Protocol):
     def due_in_s(self) -> float | None: ...
 
 
-def wait_for_any(calls: Iterable[Waiting], longest_s: float | None = None) -> bool:
+def wait_for_any(calls: Iterable[Waitable], longest_s: float | None = None) -> bool:
     """Wait until one of them may have something to do; False when only time has passed."""
     poll, dues_s = select.poll(), [] if longest_s is None else [longest_s]
     for call in calls:

@@ -52,7 +52,7 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
         return self.err.decode(errors="replace")
 
 
-class Waiting(Protocol):
+class Waitable(Protocol):
     """What `wait_for_any` can wait for."""
 
     def wait_fds(self) -> list[int]: ...
@@ -60,7 +60,7 @@ class Waiting(Protocol):
     def due_in_s(self) -> float | None: ...
 
 
-def wait_for_any(calls: Iterable[Waiting], longest_s: float | None = None) -> bool:
+def wait_for_any(calls: Iterable[Waitable], longest_s: float | None = None) -> bool:
     """Wait until one of them may have something to do; False when only time has passed."""
     poll, dues_s = select.poll(), [] if longest_s is None else [longest_s]
     for call in calls:
@@ -93,7 +93,7 @@ class Program:
         silent_s: float | None = None,
         most_bytes: int = 64 << 20,
     ) -> None:
-        """`stdin` is an open file, not a pipe that someone has to fill. It starts in `directory`.
+        """`stdin` is an open file, not a pipe that has to be filled. It starts in `directory`.
 
         `take` is given what it prints, piece by piece, by `poll` and `wait`, which raise what it raises; nothing is
         kept then. Raises OSError when the program cannot start.
@@ -197,7 +197,7 @@ class Program:
         self._ends_at_s, self._silent_s = time.monotonic() + _KILLING_S, math.inf
 
     def _signal(self, number: signal.Signals) -> None:
-        # It leads its group, and it is not waited for yet: the number is not another's.
+        # The group that it leads: its number is not another's while it, or one of its children, is in it.
         host.send_group(self.pid, number)
 
     def _finish(self, status: int) -> None:

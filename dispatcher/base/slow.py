@@ -15,7 +15,7 @@ def tell_by(note: Callable[[str], object]) -> None:
 
 
 def tell(text: str) -> None:
-    """Say what is waited for, if someone listens."""
+    """Say what is waited for, if `tell_by` was called."""
     note = _note.get()
     if note is not None:
         note(text)

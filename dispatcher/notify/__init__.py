@@ -2,9 +2,9 @@
 
 The journal decides. What is told of is either a line that it has anyway (a job failed for good, a pause, idle GPUs), or
 an incident: the first pod that sees one (conditions) writes a line when it began and when it is over. The fold collects
-from these lines, for each target, what it was not told yet, by cause (facets/notices). So all pods know the same,
-also those that were started later and after a new generation of the journal, and nothing is looked for twice. What
-happened before a target was made known, by the line `notifying` of the first pod with it, is old.
+from these lines, for each target, what it was not told yet, by cause (run_state/facets/notices). So all pods know the
+same, also those that were started later and after a new generation of the journal, and nothing is looked for twice.
+What happened before a target was made known, by the line `notifying` of the first pod with it, is old.
 
 When something is due (schedule: the delay that bundles, quiet time, the cap per hour), a pod claims it under the lock:
 the line `notice_claimed` takes everything that is pending, and no other pod sends it. After the transaction a child

@@ -27,8 +27,8 @@ What an outlet promises:
    dispatcher that dies between a submission and its record finds the attempt by what is derived from the key (its
    directory, its name in the scheduler). So the same bundle submitted twice is one submission. Should an attempt be
    started twice all the same (a scheduler's own requeue, a submission whose answer was lost), only the first wrapper
-   runs: it creates the file `taken` before anything else. The other one is a twin; it exits with status 1 and writes no
-   exit status. An outlet that is told the end of a run looks for `exit.json`, and where there is none, whether another
+   runs: it creates the file `taken` before anything else. A second one exits with status 1 and writes no exit
+   status. An outlet that is told the end of a run looks for `exit.json`, and where there is none, whether another
    run of the attempt is alive, before it reports an end.
 3. A failure to start is no exception but the end of the attempt: `Ended` with `cannot start`, and `blames_host` when
    the entry is not the cause. What the outlet cannot tell is `Unknown`, which is never treated as an end.

@@ -253,8 +253,8 @@ class Ended(msgspec.Struct, frozen=True):
     status is all. `ended_at` is a journal time. `error` is the last error line, or what else is known of the end.
     `ran_s` is for how long it ran. `oom_killed`: the kernel killed a process of its host for lack of memory meanwhile.
     `blames_host`: it could not be started, and not because of the entry. `is_passing`: it could not be started for want
-    of something that comes back by itself (room on a disk, a file server): nobody is to blame. `told_by_signal`: the
-    signal (`TERM`, `INT`) with which someone else, such as a scheduler that preempts, or a person told its wrapper to
+    of something that comes back by itself (room on a disk, a file server): no scope is to blame. `told_by_signal`: the
+    signal (`TERM`, `INT`) with which a person, or a program such as a scheduler that preempts, told its wrapper to
     stop; empty when the wrapper knows the reason. `worker` is the machine whose status it is, of an attempt that ran on
     several; 0: the first one. `begun_s` is when it began, in seconds since 1970 by the same clock as `ended_at`.
     `has_result`: it left a result that is not empty.

@@ -180,7 +180,7 @@ def make_scheduler(host: AnyHost, config: Config) -> Scheduler:
 def ask_hosts(
     config: Config, questions: Mapping[str, Sequence[Operation]], owner: str, timeout_s: float
 ) -> dict[str, Outcome]:
-    """What configured hosts answer, all asked at the same time; Unreached also for one without a transport from here.
+    """What configured hosts answer, all asked at the same time; NoAnswer also for one without a transport from here.
 
     See `limit_s` for what may be more than `timeout_s`.
     """

@@ -118,7 +118,7 @@ class CurrentManifest:
         news = submitted.read(thoroughly=thoroughly)
         if news.added or news.is_rewritten:
             self._list()
-            self._warn_of_twins(news.added)
+            self._warn_of_both(news.added)
             if self._saves:
                 submitted.save(self._store.layout.root)
         if self._are_submitted is None:
@@ -167,10 +167,10 @@ class CurrentManifest:
     def _is_ad_hoc(self, job: str) -> bool:
         return self._store.records.is_ad_hoc(job)
 
-    def _warn_of_twins(self, jobs: Iterable[str]) -> None:
-        twins = [job for job in jobs if job in self._matrix and self._is_ad_hoc(job)]
-        if twins:
-            self._log(f"warning: {first_names(twins)}: submitted, and in {self.path.name}, whose entry counts")
+    def _warn_of_both(self, jobs: Iterable[str]) -> None:
+        both = [job for job in jobs if job in self._matrix and self._is_ad_hoc(job)]
+        if both:
+            self._log(f"warning: {first_names(both)}: submitted, and in {self.path.name}, whose entry counts")
 
     def queue_new(self) -> None:
         """Queue the jobs of the manifest that have no record. Submitted jobs without one were deleted."""

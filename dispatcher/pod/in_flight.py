@@ -108,7 +108,7 @@ class AttemptEntries:
         if entry is None and record.attempt:
             in_flight.put(job, None)
         else:
-            # What a script runs for a job that no manifest has is nobody's.
+            # What a script runs for a job that no manifest has counts in no limit.
             in_flight.put(job, in_flight.groups(entry) if entry is not None else ())
 
     def load(self, layout: Layout, job: str, number: int) -> None:

@@ -152,7 +152,6 @@ def own_offer(
     options: PodOptions,
     capacities: Mapping[str, Capacity],
     unusable_methods: Mapping[str, str] = MappingProxyType({}),
-    code_problems: Mapping[str, str] = MappingProxyType({}),
 ) -> Offer:
     """What a pod with these options and outlets takes."""
     return Offer(
@@ -162,7 +161,6 @@ def own_offer(
         methods=options.methods,
         where=options.where,
         unusable_methods=unusable_methods,
-        code_problems=code_problems,
         manifest="the jobs to submit",
         lists=options.jobs,
     )

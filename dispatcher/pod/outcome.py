@@ -99,7 +99,7 @@ def judge(ended: Ended, paths: AttemptPaths) -> Ended:
         )
     if judged.exit_reason == LOST and judged.exit_code is None and _is_gone(paths.directory):
         # Its wrapper could not write an exit status there.
-        gone = f"the attempt's directory {paths.directory} was removed or emptied, by the job or by somebody else"
+        gone = f"the attempt's directory {paths.directory} was removed or emptied, by the job or by another process"
         judged = msgspec.structs.replace(judged, error=gone)
     step, checkpoint = read_step(paths.progress), read_step(paths.checkpoint)
     return msgspec.structs.replace(judged, step=step, checkpoint=checkpoint)

@@ -5,7 +5,7 @@ A pass, in the order of participants/listed.py in each step:
     look, act                       outside the lock, after the journal and the files were read
     record                          in the transaction, if a participant has news or jobs are to be claimed
     commit, or roll_back            when it is in the journal; when it has failed, the last participant first
-    after                           outside the lock, in any case
+    after                           outside the lock, also without a transaction; not when one has failed
 
 What has happened counts only in `commit`: lines for people are logged there, and attempts are started there. A dry run
 is the same pass without `act`, and its transaction is rolled back.

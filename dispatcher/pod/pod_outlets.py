@@ -75,7 +75,7 @@ class PodOutlets(Mapping[str, Outlet]):
         try:
             made = make_for_orphans(self._context, *self._located.get(name, (name, None)))
         except (ConfigError, UsageError) as error:
-            # Also of a host that this pod has no slots on, and whose template someone is changing.
+            # Also of a host that this pod has no slots on, and whose template is being changed.
             self._cannot(name, str(error))
             return None
         if made is None:

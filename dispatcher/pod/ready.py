@@ -74,7 +74,7 @@ class ReadyJobs:
         self._entries = facts.entries
         self._records = facts.records
         self._in_flight = facts.in_flight
-        # Lanes that are closed, by the full group.
+        # Queues that are closed, by the full group.
         self._closed: dict[Group, list[GroupQueue]] = {}
         self._on_move = facts.on_move
         self._asked = asked
@@ -132,7 +132,7 @@ class ReadyJobs:
                 self._update_dependents(need, is_done=record is not None and record.state is State.DONE)
 
     def forget(self, job: str) -> None:
-        """The job is none of `asked` any more."""
+        """Remove a job from the queue."""
         self._ranks.pop(job, None)
         self._homed.discard(job)
         self._needs.pop(job, None)

@@ -90,7 +90,7 @@ class Recorder:
     def end(self, tx: Transaction, key: Key, ended: Ended, last_seen_at: str | None = None) -> str:
         """Record how an attempt ended, unless it is no longer its job's current one; a line for people.
 
-        `last_seen_at` is the last sign of an attempt whose end nobody has seen.
+        `last_seen_at` is the last sign of an attempt whose end was not seen.
         """
         job, number = key.job_id, key.number
         record = tx.record(job)
@@ -121,7 +121,7 @@ class Recorder:
         if ended.error:
             detail += f": {ended.error}"
         if event is Event.STOPPED and ended.exit_reason in (LOST, PREEMPTED):
-            # That it has left as a preempted one does, or that nobody saw it end, is no news where it was to end.
+            # That it has left as a preempted one does, or that its end was not seen, is no news where it was to end.
             detail = f": {outcome.STOPPED}"
         what = _LOGGED.get(event) or (event if event == state else f"{event} ({state})")
         return f"{what} {job} (attempt {number}){detail}"

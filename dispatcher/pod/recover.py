@@ -31,7 +31,7 @@ class Found(msgspec.Struct, frozen=True):
     """What is news of an attempt of a dead dispatcher: it has ended, or where it runs is known now.
 
     `ended` has why (outcome.judge); None: it has not. `has_begun`: it runs, or has run. `last_seen_at` is the last sign
-    of one whose end nobody has seen.
+    of one whose end was not seen.
     """
 
     key: Key
@@ -129,7 +129,7 @@ class Recovery:
     def _judged(self, found: Found) -> Found:
         """With why it ended, and the last sign of it where that is the only date of its end.
 
-        Its log and its files are read here, outside of a transaction: nobody waits for a slow disk.
+        Its log and its files are read here, outside of a transaction: no pod waits for a slow disk.
         """
         if found.ended is None:
             return found

@@ -160,7 +160,7 @@ def _now() -> str:
 def _stopped_early_text(
     unfinished: Collection[str], stuck: Collection[str], records: Mapping[str, Record], why: str
 ) -> str:
-    """What a pod leaves that has stopped claiming; empty where that is only what is `stuck`, whoever claims."""
+    """What a pod leaves that has stopped claiming; empty where that is only what is `stuck`."""
     others = set(unfinished).difference(stuck)
     if not others:
         return ""

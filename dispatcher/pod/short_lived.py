@@ -26,6 +26,6 @@ def remove_ended(layout: Layout, records: Iterable[Record]) -> None:
     for info in liveness.read_pods(layout):
         if info.is_short_lived and info.pod not in named and (info.phase == "ended" or info.process_is_gone()):
             for path in (layout.pod_file(info.pod), layout.pod_lock(info.pod)):
-                # Another one removes them too, or they are someone else's and will be removed by their owner's.
+                # Another pod removes them too, or they are another user's, whose pods will remove them.
                 with contextlib.suppress(FileNotFoundError, PermissionError):
                     path.unlink()

@@ -85,15 +85,20 @@ until `dispatcher doctor --repair` begins a new generation from the lines that c
 status file. The damaged file is kept in rejected/, and `seq` never goes back. Claims may be missing then, as in a
 restored copy: pods find their attempts by the directories (outlets/lost_claims).
 
-Locks (lock, turn, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the journal
-names; a dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not exclude
-here: a dispatcher that has proved this twice creates it by taking the hard-link lock, and the others, which look for it
-each time that they have taken another lock, follow. A lock file that was removed while it was open is opened again. The
-processes of one host take turns in trying it.
+Locks (lock, lock_queue, hardlink_lock, head, lock_choice). All dispatchers use one kind, which the header of the
+journal names; a dispatcher with another setting is refused. The file `claims.hardlink` means that kernel locks do not
+exclude here: a dispatcher that has proved this twice creates it by taking the hard-link lock, and the others, which
+look for it each time that they have taken another lock, follow. A lock file that was removed while it was open is
+opened again. The processes of one host take turns in trying it.
 
 Liveness locks (liveness). The dispatcher locks the `alive` file of an attempt before it starts the wrapper, which
 inherits the lock with all its children, so a started attempt always has a liveness lock. The file names the process
 that made the directory, with its host, boot and PID namespace (base/host), because pids are meaningful only there: so a
 claimant that died between mkdir and journal is told from one that is alive. A free lock proves nothing while a file
 server that has restarted may have forgotten it (nfs); then heartbeats decide.
+
+Beside the protocol. What a state that a person asks for does is decided in requests. known_jobs has the jobs of all
+manifests, observer which other dispatchers live. prepared makes ahead what a claim needs. preview has the records as
+the next transaction will find them, and rehearsal is a store for dry runs, which changes nothing but memory. progress,
+stalls, results, failures and gpu_hour tell what is known of jobs and GPUs from what they have reported.
 """

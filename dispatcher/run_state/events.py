@@ -178,7 +178,7 @@ class Blame(Data, frozen=True, kw_only=True, omit_defaults=True):
 
     `gpu` and `host` where it says something about them. `suspect`: the host may be the cause of the failure.
     `ended_at` is when the attempt ended, where its record does not keep that: the job is queued again. `last_seen_at`:
-    no one knows when it ended, and this was the last sign of it. `begun_at` is when it began by the same clock, where
+    it is unknown when it ended, and this was the last sign of it. `begun_at` is when it began by the same clock, where
     its pod may have heard of that late or never: on another host.
     """
 

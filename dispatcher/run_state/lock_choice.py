@@ -64,7 +64,7 @@ def switch_lock_to_hardlink(layout: Layout, old: ClaimsLock, timeout_s: float) -
     """
     hardlink = ClaimsLock(layout.lock_file, LockKind.HARDLINK, old.by, old.lost_after_s)
     with files.shared_umask(layout.root):
-        # A kind of lock that cannot be taken at all excludes no one.
+        # A kind of lock that cannot be taken at all excludes no process.
         with contextlib.suppress(LockUnsupportedError):
             old.acquire(timeout_s)
         try:

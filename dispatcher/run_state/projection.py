@@ -270,7 +270,7 @@ class Projector:
     def _exchanged(self, temporary: Path, path: Path) -> Path | None:
         """Exchange the two files: the name that the replaced one has now; None where that cannot be done.
 
-        The name tells what it is from the first moment: whoever finds it when this process is killed watches it.
+        The name tells what it is from the first moment: when this process is killed, the next one watches it.
         """
         if not self._exchange_works or _renameat2() is None:
             return None

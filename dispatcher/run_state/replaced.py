@@ -185,7 +185,7 @@ def _has_writer(fd: int) -> bool | None:
     A lease for reading is granted only without one, and only to the file's owner. It is given back at once.
     """
     try:
-        # Whoever opens the file in this moment breaks the lease: of the signal that tells so, nobody must die.
+        # A process that opens the file now breaks the lease. The signal that tells this one so must not end it.
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except BlockingIOError:

@@ -24,7 +24,7 @@ class Transaction:
     """What `Store.transaction()` yields: the records with its changes so far, and the ways to change them.
 
     `at` is the time of all its lines. That a job leaves `done`, and that an attempt of it is done again, is kept in
-    its record (`redone`), whoever changes it.
+    its record (`redone`).
     """
 
     def __init__(self, fold: Fold, layout: Layout, by: str, at: str, prepared: PreparedClaims) -> None:

@@ -17,8 +17,8 @@ of its processes alike:
           EvaluationJob runs a trainer's evaluations on a checkpoint
 
 Jobs are made in three ways (`launching`): by an attempt of a matrix entry with `job`, by `dispatcher job run` from a
-file (`command_line`, `job_file`), and in a notebook (`quick`). With `restore` the class, the configuration and the
-state come from a checkpoint, and the given configuration is merged over the checkpoint's.
+file (`command_line`, `job_file`; `job_schema` is for editors), and in a notebook (`quick`). With `restore` the class,
+the configuration and the state come from a checkpoint, and the given configuration is merged over the checkpoint's.
 
 Configuration. One nested document, from which dataclasses are built: `places` maps fields to keys, `base.schema`
 converts values, `configuration` merges and checks documents, `config_tree` gives access by attribute, `base.yaml_text`

@@ -6,7 +6,7 @@ The first of these launchers whose variables are set is used:
   our launchers;
 - SLURM: the tasks of a step (`srun`), `SLURM_NTASKS`, `SLURM_PROCID`, `SLURM_STEP_NODELIST`, `SLURM_JOB_ID`;
 - Volcano: the `svc` plugin's `VC_<TASK>_HOSTS` and the `env` plugin's `VC_TASK_INDEX` (`VK_TASK_INDEX` before 1.6),
-  for a Job that someone has written: our own sets the first three, too;
+  for a Job that was written by hand: our own sets the first three, too;
 - Cloud TPU: `TPU_WORKER_HOSTNAMES` and `TPU_WORKER_ID` of the metadata.
 
 On a TPU VM our launcher gives processes the ids of their workers, which are those that JAX would find in the metadata;

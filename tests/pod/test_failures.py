@@ -294,4 +294,4 @@ def test_a_job_that_removes_its_attempts_directory(fleet: Fleet) -> None:
     record = fleet.record("a")
     assert (record.state, record.reason) == ("failed", "lost 1 times")
     gone = fleet.attempt("a").directory
-    assert record.error == f"the attempt's directory {gone} was removed or emptied, by the job or by somebody else"
+    assert record.error == f"the attempt's directory {gone} was removed or emptied, by the job or by another process"

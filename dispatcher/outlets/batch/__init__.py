@@ -6,10 +6,14 @@ agent_session Calls of the agent on the host, one after the other, each with all
 remote_host   Where attempts' files are on the host: in this workspace, or in a directory there.
 grouping      Which attempts share a job, and which jobs a submission.
 preparing     From bundles to submissions, with their files in the workspace.
-sending       Submissions on their way, their refusals, and the limits that they keep to.
+sending       Submissions on their way, and the limits that they keep to; backoff: when a refused one is tried again.
+code_delivery Which code the attempts on the host run; shipping: its archive, made and sent.
+tracked       What is known of one attempt.
 watching      How attempts are; ends: how one ended, by its own exit status and the scheduler's word.
 stopping      Attempts that are to be stopped or superseded.
 status        What the loop is told of attempts that have not ended.
+problems      What is wrong with the host; provisioning: hosts that are made when they are wanted.
+hardware      What the host has free.
 gpu_use       For how long attempts have left their GPUs idle, as they tell.
 mirror        The copy in the workspace of what attempts report elsewhere.
 identity      The names by which a scheduler's jobs are known as attempts of this workspace.

@@ -1,7 +1,7 @@
 """Attempts that a scheduler, or another host, runs: what is common to all of these kinds.
 
 Everything that is done on the host goes through one session (agent_session.py), so that a host that hangs holds up
-no one else, and one call serves all attempts in flight. sending.py submits, watching.py finds out how attempts are.
+no other, and one call serves all attempts in flight. sending.py submits, watching.py finds out how attempts are.
 """
 
 from __future__ import annotations

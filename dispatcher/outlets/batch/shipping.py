@@ -25,7 +25,7 @@ _ARCHIVE_LIMIT_S: Final = 900.0
 _HAS_LIMIT_S: Final = 60.0
 # An upload may take so long for each MiB, and at least a minute.
 _SECONDS_PER_MIB: Final = 8.0
-# Longer than jobs wait in a queue: archives on a host that no one has asked for in this time are removed.
+# Longer than jobs wait in a queue: archives on a host that were not asked for in this time are removed.
 _KEPT_S: Final = 60 * 86400.0
 # For so long the host is not asked again whether it has an archive: the call would double those of a submission.
 _STILL_THERE_S: Final = 300.0

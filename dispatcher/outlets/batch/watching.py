@@ -313,7 +313,7 @@ class Watcher:
             one.end(_never_submitted(one.stop))
 
     def _submits_again(self, one: Tracked, tracked: Mapping[Key, Tracked]) -> bool:
-        """Whether this dispatcher has the submission, and someone wants it still."""
+        """Whether this dispatcher has the submission, and it is still wanted."""
         if one.stop is None:
             return self._sender.absent(one.name)
         members = (other for other in tracked.values() if other.name == one.name and not other.has_ended)

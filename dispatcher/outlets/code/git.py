@@ -30,7 +30,7 @@ _IDENTITY: Final = {
     "GIT_COMMITTER_EMAIL": "dispatcher@localhost",
 }
 _BLOCK: Final = 1 << 16
-# After this time without output, somebody who waits is told, and git is ended.
+# After this time without output, a person who waits is told, and git is ended.
 TELL_AFTER_S: Final = 5.0
 LIMIT_S: Final = 60.0
 OTHERWISE: Final = "or set `code: none` in dispatcher.yaml if the hosts have the code already"

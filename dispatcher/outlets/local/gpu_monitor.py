@@ -31,7 +31,7 @@ _WAIT_S: Final = 0.1
 GPU_FILES: Final = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg")
 
 
-def _nobody(_: int) -> None:
+def _no_attempt(_: int) -> None:
     return None
 
 
@@ -53,7 +53,7 @@ class GpuMonitor:
         jobs_per_gpu: int,
         log: Callable[[str], None],
         sample_s: float | None = None,
-        attempt_of: Callable[[int], Key | None] = _nobody,
+        attempt_of: Callable[[int], Key | None] = _no_attempt,
         publisher: Publisher | None = None,
         of_host: Amounts = NOT_COUNTED,
     ) -> None:

@@ -1,7 +1,7 @@
 """A host without a scheduler, as the engine of batch outlets sees it.
 
 A submission is a launch: the agent starts the wrapper, which then runs without a connection. A query tells for each
-attempt whether a process of it lives. Attempts that ask for GPUs get such as no one uses; while there are too few, they
+attempt whether a process of it lives. Attempts that ask for GPUs get unused ones; while there are too few, they
 wait, and the agent is asked again.
 """
 

@@ -337,7 +337,7 @@ class Store(Operation, frozen=True, kw_only=True):
     """Write a large file, such as an archive of code; one that exists with this size stays as it is.
 
     Its content is that of the file `source` of this machine. It appears at `path` when it is complete and its SHA-256
-    is as given (hexadecimal digits). `unused_s`: files beside it with the same ending that no one has stored or asked
+    is as given (hexadecimal digits). `unused_s`: files beside it with the same ending that were not stored or asked
     for in this time are removed; None: none are.
     """
 

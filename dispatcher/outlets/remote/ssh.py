@@ -4,7 +4,7 @@ The client does not ask questions, and it refuses hosts whose key it does not kn
 `ssh HOST`. Everything else (user, port, key, a jump host) is read from the user's configuration of ssh, or from the
 file that DISPATCHER_SSH_CONFIG names.
 
-Where a login needs a one-time password, someone opens a connection by hand, `ssh -M -S PATH HOST`, and
+Where a login needs a one-time password, a person opens a connection by hand, `ssh -M -S PATH HOST`, and
 DISPATCHER_SSH_SOCKET=PATH lets dispatchers use it; the path may have ssh's %h, %p and %r for several hosts.
 """
 
@@ -73,7 +73,7 @@ def client_words(*options: str) -> list[str]:
 
 
 def opened_by_hand() -> list[str]:
-    """The options that use a connection that someone has opened by hand; none without DISPATCHER_SSH_SOCKET."""
+    """The options that use a connection that was opened by hand; none without DISPATCHER_SSH_SOCKET."""
     path = os.environ.get(SOCKET_VARIABLE)
     return ["ControlMaster=no", f"ControlPath={path}"] if path else []
 

@@ -98,7 +98,7 @@ def detail(attempts: Sequence[Submitted]) -> list[Run]:
 
 
 def read_detail(attempts: Sequence[Submitted], answers: Sequence[Any]) -> dict[Key, JobState]:
-    """What is known of the attempts. Where accounting could not be asked, those are UNKNOWN that no one else knows."""
+    """What is known of the attempts. Where one of the programs has failed, all others are UNKNOWN."""
     asked = detail(attempts)
     rows, problem = [], ""
     for question, answer in zip(asked, answers, strict=True):

@@ -71,7 +71,7 @@ _REASONS: Final = {
 _NEVER_RUN: Final = frozenset(
     ["BadConstraints", "DependencyNeverSatisfied", "PartitionDown", "ReqNodeNotAvail", "Prolog"]
 )
-# Reasons for which a pending job waits for ever, unless someone changes it, and what is to be done.
+# Reasons for which a pending job waits for ever, unless a person changes it, and what is to be done.
 _STUCK: Final = {
     "BadConstraints": "no node has what it asks for",
     "DependencyNeverSatisfied": "what it depends on has failed",

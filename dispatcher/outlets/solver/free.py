@@ -48,7 +48,7 @@ class FreeHardware:
         # From the start, so that the first attempts are placed by what the host has told.
         self._is_wanted = True
         self._has_changed = False
-        # Since when someone waits for an answer.
+        # Since when a claim waits for an answer.
         self._awaited_since_s: float | None = clock()
         self._verdicts: dict[Request, Choice | UnsuitableHost] = {}
         self._refused: dict[Request, str] = {}

@@ -44,7 +44,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     `queue` is the partition or the queue to name; empty: the scheduler's own default, or none. `is_queued`: it would
     wait there. `free_chips` is how many suitable GPUs are free, None when the host was not asked or cannot tell.
-    `must_be_created`: someone has to create the machine first.
+    `must_be_created`: the machine does not exist yet.
     """
 
     host: str

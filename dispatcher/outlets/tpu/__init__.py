@@ -3,7 +3,8 @@
 gcloud         The words of gcloud for VMs and queued resources, and what its answers and failures mean. Pure.
 creation       The options with which it is created, and what the configuration may add to them. Pure.
 vm             What the state of a VM means, and what is to be done next about it. Pure.
-provisioning   One VM in the course of time: looked at, created, queued for, deleted; telling: its messages.
+provisioning   One VM in the course of time: looked at, created, queued for, deleted; telling: its messages; by_hand:
+               the same by commands, which wait.
 leaving        What a dispatcher does about it when it ends.
 usage          Whether others still use it.
 timer          How a VM deletes itself when no dispatcher is left; dead_man: the program that does so there.

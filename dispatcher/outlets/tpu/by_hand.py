@@ -32,7 +32,7 @@ _LOOK_AGAIN_S: Final = 5.0
 _STEP_S: Final = 0.1
 # How long a machine that has booted may need until its startup script runs and has been answered.
 _TIMER_S: Final = 120.0
-# How often someone who waits is told for how long.
+# How often a person who waits is told for how long.
 _TELL_EVERY_S: Final = 10.0
 
 Tell = Callable[[str], None]

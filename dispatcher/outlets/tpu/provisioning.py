@@ -59,7 +59,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
     interval_s: float
     # After a failure: the pause before the next attempt, which doubles.
     first_pause_s: float = 10.0
-    # A request that no one has wanted for so long is taken back; a dispatcher that has just begun does not know its
+    # A request that no job has wanted for so long is taken back; a dispatcher that has just begun does not know its
     # jobs.
     given_up_s: float = 300.0
     # How long a request is valid, and how often the timer is renewed at least.

@@ -49,7 +49,7 @@ from dispatcher.outlets.remote.programs import Program, ran
 from dispatcher.outlets.tpu import gcloud, merging, reaching, telling
 from dispatcher.outlets.tpu.gcloud import Vm
 
-# What an attempt on a VM keeps locked, whoever's it is; on a filesystem that is never cleaned up by age.
+# What an attempt of any user on a VM keeps locked; on a filesystem that is never cleaned up by age.
 EXCLUSIVE: Final = "/run/lock/dispatcher-tpu"
 _DESCRIBE_LIMIT_S: Final = 30.0
 # In what these tell and ask there is no secret.

@@ -10,7 +10,7 @@ questions    What is asked about Jobs, and how the answers are read.
 states       What they mean.
 limits       How many Jobs a namespace may have.
 kubectl      The words of every call of kubectl, and what its failures mean.
-helper       The Transport to the volume: calls of the agent in a small pod that mounts it.
+helper       The transport to the volume: calls of the agent in a small pod that mounts it.
 helper_pod   Making that pod, waiting for it and removing it; helper_job: its manifest; helper_state: how it is.
 
 templates/volcano_pod.sh.j2 is what a Kubernetes pod runs, templates/volcano_nodes.sh.j2 starts the command on all pods

@@ -31,7 +31,7 @@ class HelperState(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""
 
 
-# Reasons of a waiting container that do not pass without someone's help.
+# Reasons of a waiting container that do not pass by themselves.
 _BROKEN: Final = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"),
     *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "RegistryUnavailable"),

@@ -36,7 +36,7 @@ exit "$status"
 """
 # The server has surely not made it: it says so, or it would first have asked a webhook that failed.
 _NOT_MADE: Final = re.compile(r"failed calling webhook|\(TooManyRequests\)")
-# The host's configuration or the cluster is wrong, and no attempt is: they wait until someone has mended it.
+# The host's configuration or the cluster is wrong, and no attempt is: they wait until that is mended.
 _OF_THE_HOST: Final = (Reason.LOGIN, Reason.DENIED, Reason.NO_KIND)
 
 

@@ -64,6 +64,10 @@ class Adding(Participant):
             self._addition.added()
             self._addition = None
 
+    def roll_back(self) -> None:
+        """A pod that has failed to queue them ends, and does not queue them at its end."""
+        self._is_due, self.held_lines = False, []
+
     def _must_wait(self, addition: Addition) -> bool:
         """Whether some outlet must tell first whether it can take the jobs: they are claimed at once or not at all."""
         outlets = self._shared.outlets.values()

@@ -91,13 +91,14 @@ class Claims(Participant):
             self._claim(tx)
 
     def commit(self, tx: Transaction) -> None:
+        # First: what fails below must not give back the slots of what is claimed.
+        self._count += len(self._taken)
+        self._taken = []
         found, self._found = self._found, {}
         if found:
             # Those of this pod's name hold slots.
             self._backlog.sync()
             self._adopt({job for job, lost in found.items() if lost.runs})
-        self._count += len(self._taken)
-        self._taken = []
         self.started = len(self._claimed)
         self._starter.start(self._claimed)
         upcoming = self._backlog.queue.upcoming() if self._claimed else []
@@ -231,7 +232,7 @@ def inputs_at(entry: Entry, record: Record | None, seq: int, *, starts_anew: boo
     if not entry.needs:
         return None
     if record is not None and record.furthest_checkpoint is not None and not starts_anew:
-        # What its checkpoint was made from counts; nothing is said where that is not known.
+        # What its checkpoint was made from counts; where that is not known, the record has nothing.
         return record.inputs_at
     return seq
 

@@ -79,7 +79,7 @@ class CodeCopies(Participant):
         return bool(self._programs) or self.has_news()
 
     def record(self, now: Pass, tx: Transaction) -> None:
-        """Record the copy that was taken in the records of jobs that no one has queued again meanwhile."""
+        """Record the copy that was taken in the records of jobs that were not queued again meanwhile."""
         self._written = list(itertools.islice(self._news, _BATCH))
         for job in self._written:
             record = tx.record(job)

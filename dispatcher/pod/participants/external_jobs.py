@@ -12,7 +12,7 @@ from dispatcher.run_state.states import Record
 
 
 class ExternalJobs(Participant):
-    """Its jobs are running externally."""
+    """Keeps the pod off the GPUs of external jobs, and from claiming where one could start twice."""
 
     def __init__(self, shared: Shared) -> None:
         config, options = shared.config.now, shared.options

@@ -1,4 +1,4 @@
-"""Jobs that have failed for good, where a pod is to stop for so many of them: `--max-fails N`. Pure.
+"""Jobs that have failed for good, where a pod is to stop for so many of them: `--max-fails N`.
 
 Jobs count that the pod may claim and that have failed since it started, whichever pod ran them. Once N have, it stays
 so. What a person has marked as failed does not count. breaker.py has `max_fails` of methods.
@@ -15,7 +15,7 @@ from dispatcher.run_state.states import BY_HAND, IN_FLIGHT, Record, State
 
 
 class Failures(Participant):
-    """Kept change by change."""
+    """Lets the pod drain once so many jobs have failed."""
 
     def __init__(self, shared: Shared, backlog: Backlog) -> None:
         # None: the pod goes on however many fail.

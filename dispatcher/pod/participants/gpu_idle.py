@@ -14,7 +14,7 @@ from dispatcher.pod.running_attempts import RunningAttempt
 from dispatcher.run_state.facets.gpu_idle import GpuBusy
 from dispatcher.run_state.facets.gpu_idle import GpuIdle as Idle
 from dispatcher.run_state.journal import now_text
-from dispatcher.run_state.transaction import Transaction
+from dispatcher.run_state.store import Transaction
 
 _MINUTE_S: Final = 60.0
 

@@ -57,7 +57,7 @@ class Began(msgspec.Struct, frozen=True, omit_defaults=True):
 class Incident(Note, frozen=True, kw_only=True, omit_defaults=True):
     """Incidents of one topic that began, by their keys, and the keys of those that are over.
 
-    `is_old`: they were there before anybody asked to be told, and nobody is.
+    `is_old`: they began before there were targets, and are not sent.
     """
 
     event = Event.INCIDENT
@@ -152,7 +152,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wants_attention(self) -> bool:
-        """Whether nobody will send it again although it may not have arrived."""
+        """Whether it will not be sent again although it may not have arrived."""
         return self.state in (FAILED, DOUBTFUL) and self.retry_at is None and not self.is_cleared
 
 
@@ -178,7 +178,7 @@ class Notices(msgspec.Struct, frozen=True, kw_only=True):
         news = news_of(line) if self.targets else None
         if news is None or not self.wants(news.topic):
             return self
-        return happened(self, news.topic, news.cause, text=news.text, at=line.at, job=line.job)
+        return _happened(self, news.topic, news.cause, text=news.text, at=line.at, job=line.job)
 
     def copy(self) -> Notices:
         return self
@@ -217,20 +217,18 @@ def _cause_key(topic: str, cause: str) -> str:
     return f"{topic}: {cause}"[:_LONGEST_TEXT]
 
 
-def happened(
-    notices: Notices, topic: str, cause: str, *, text: str, at: str, job: str | None = None, count: int = 1
-) -> Notices:
+def _happened(notices: Notices, topic: str, cause: str, *, text: str, at: str, job: str | None) -> Notices:
     """Something that the targets of this topic are told."""
     key = _cause_key(topic, cause)
     targets = dict(notices.targets)
     for name, target in notices.targets.items():
         if topic in target.topics:
-            targets[name] = replace(target, pending=_with(target.pending, key, topic, text, at, job, count))
+            targets[name] = replace(target, pending=_with(target.pending, key, topic, text, at, job))
     return replace(notices, targets=targets)
 
 
 def _with(
-    pending: Mapping[str, Cause], key: str, topic: str, text: str, at: str, job: str | None, count: int
+    pending: Mapping[str, Cause], key: str, topic: str, text: str, at: str, job: str | None
 ) -> Mapping[str, Cause]:
     text = text[:_LONGEST_TEXT]
     if key not in pending and len(pending) >= _MOST_CAUSES:
@@ -238,10 +236,10 @@ def _with(
     old = pending.get(key)
     if old is None:
         first = () if job is None else (job,)
-        return {**pending, key: Cause(topic=topic, text=text, count=count, first_at=at, last_at=at, jobs=first)}
+        return {**pending, key: Cause(topic=topic, text=text, count=1, first_at=at, last_at=at, jobs=first)}
     is_new = job is not None and job not in old.jobs and len(old.jobs) < _FIRST_JOBS
     jobs = (*old.jobs, str(job)) if is_new else old.jobs
-    return {**pending, key: replace(old, text=text, count=old.count + count, last_at=at, jobs=jobs)}
+    return {**pending, key: replace(old, text=text, count=old.count + 1, last_at=at, jobs=jobs)}
 
 
 def _notifying(notices: Notices, line: Line) -> Notices:
@@ -284,13 +282,13 @@ def _incident(notices: Notices, line: Line) -> Notices:
     incidents.update(dict.fromkeys(new, line.at))
     notices = replace(notices, incidents=incidents)
     if incident_key(incident.topic, "") in over:
-        notices = withdrawn(notices, incident.topic, "")
+        notices = _withdrawn(notices, incident.topic, "")
     for began in () if incident.is_old else new.values():
-        notices = happened(notices, incident.topic, began.cause, text=began.text, at=line.at, job=began.job)
+        notices = _happened(notices, incident.topic, began.cause, text=began.text, at=line.at, job=began.job)
     return notices
 
 
-def withdrawn(notices: Notices, topic: str, cause: str) -> Notices:
+def _withdrawn(notices: Notices, topic: str, cause: str) -> Notices:
     """`notices` without what is not so any more, where that was not told yet."""
     key = _cause_key(topic, cause)
     targets = {
@@ -300,7 +298,7 @@ def withdrawn(notices: Notices, topic: str, cause: str) -> Notices:
 
 
 def _unpaused(notices: Notices, line: Line) -> Notices:
-    return withdrawn(notices, Topic.METHOD_PAUSED, line.read(pauses.Unpaused).scope)
+    return _withdrawn(notices, Topic.METHOD_PAUSED, line.read(pauses.Unpaused).scope)
 
 
 def _claimed(notices: Notices, line: Line) -> Notices:

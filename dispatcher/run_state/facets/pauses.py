@@ -48,7 +48,7 @@ class Paused(Note, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Unpaused(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """Claiming within `scope` continues; `why`, where no person has said so."""
+    """Claiming within `scope` continues; `why`, where no person has asked for it."""
 
     event = Event.UNPAUSED
     scope: str
@@ -142,7 +142,7 @@ class Pauses(ByName[Pause]):
     def _end(self, unpaused: Unpaused) -> None:
         ended = self.pop(unpaused.scope, None)
         if not unpaused.why:
-            # What had failed before a person said so is no reason to pause it again.
+            # What had failed before a person asked for it is no reason to pause it again.
             self.streaks.pop(evidence_scope(unpaused.scope, {} if ended is None else ended.values), None)
 
     def _count(self, line: Line, blame: Blame) -> None:

@@ -31,7 +31,7 @@ class StudySet(Note, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StudyStopped(Note, frozen=True, kw_only=True, omit_defaults=True):
-    """No further trials until somebody resumes the study."""
+    """No further trials until the study is resumed."""
 
     event = Event.STUDY_STOPPED
     study: str
@@ -141,12 +141,12 @@ class Studies(ByName[Study]):
 
 
 def _set(studies: Studies, line: Line) -> None:
-    said = line.read(StudySet)
-    study = studies.get(said.study)
+    new = line.read(StudySet)
+    study = studies.get(new.study)
     if study is None:
-        study = studies[said.study] = Study(said.version, said.settings, {})
-    study.version, study.settings = said.version, said.settings
-    study.versions[said.version] = said.settings
+        study = studies[new.study] = Study(new.version, new.settings, {})
+    study.version, study.settings = new.version, new.settings
+    study.versions[new.version] = new.settings
     study.stopped_by = study.stopped_at = ""
 
 

@@ -77,6 +77,8 @@ class Client:
                 http2=False,
                 # `timeout_s` bounds the whole exchange.
                 timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_S, config.timeout_s)),
+                # The authorities that the host trusts: by default httpx trusts those of the package certifi only.
+                verify=ssl.create_default_context(),
                 limits=httpx.Limits(max_connections=config.concurrency),
                 mounts={f"all://{f'[{host}]' if ':' in host else host}": None for host in LOCAL_HOSTS},
             )
@@ -124,7 +126,9 @@ class Client:
         """Break off all exchanges; nothing is sent any more."""
         self._aborted = True
         for limit in self._exchanges:
-            limit.reschedule(asyncio.get_running_loop().time())
+            # One that is over already may still be closing its connection; to reschedule it is an error.
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
 
 
 class _TooLongError(Exception):

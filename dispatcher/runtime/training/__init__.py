@@ -4,7 +4,8 @@
   trainer      Trainer: the job around the hooks. Everything else serves it, and imports neither of the two.
   loop         Blocks of steps, and between them evaluations, checkpoints, metrics, preemption.
   setup        The parts that the hooks and the configuration make, before there is any array: hooks are data here.
-  state        All that a step depends on; compiled: the functions that are compiled, and where the state lives.
+  state        All that a step depends on; compiled: the functions that are compiled, and where the state lives;
+               model_arrays: those of the model in a checkpoint.
   step         One step, traced: gradients over microbatches, the update, averages, what was not finite.
   averages     Statistics of normalization for averaged parameters.
   updating     The call of an Optax optimizer: gradients as it expects them, and what it wants beside them.

@@ -21,7 +21,7 @@ _CHIPS = ("/dev/accel", "/dev/vfio/")
 def take_machine(directory: str, attempt: str, held: List[int]) -> str:
     """Lock the file `alive` in `directory` by a descriptor that is appended to `held`; why not, empty when it is.
 
-    The directory is shared by all users of the machine, so whoever makes it lets everybody in.
+    The directory is shared by all users of the machine, so the one who makes it lets all others in.
     """
     if not directory:
         return ""
@@ -41,7 +41,7 @@ def take_machine(directory: str, attempt: str, held: List[int]) -> str:
 def remove_left_locks(paths: Sequence[str]) -> None:
     """Remove those lock files of this user that a killed process has left.
 
-    They stay while a process that this user may look at has one of them, or a chip, open: somebody uses it by hand.
+    They stay while a process that this user may look at has one of them, or a chip, open: a person uses it by hand.
     """
     left = [path for path in paths if is_own_file(path)]
     if not left or any(path in left or path.startswith(_CHIPS) for path in open_files()):

@@ -55,6 +55,9 @@ _MOST_ENTRIES: Final = 1_000_000
 # Of as many faults of one kind each is listed.
 _MOST_ALIKE: Final = 20
 
+# What is combined to entries.
+_COMBINED: Final = ("grid", "zip", "random")
+
 # One axis of a sweep: its points, each a few keys and their values.
 _Axis = list[dict[str, Any]]
 
@@ -276,6 +279,9 @@ def _expand(document: Mapping[str, Any], faults: list[str]) -> tuple[list[dict[s
                 faults.append(f"{name}: job_id = null: {_PATTERN_EXPECTED}")
         given.defaults = {**of_file.defaults, **given.defaults}
         given.derive = {**of_file.derive, **given.derive}
+        if any(key not in keys and sweep.get(key) is not None for key in _COMBINED):
+            # Of an entry without all of its keys, other faults would only follow from these.
+            continue
         made = _sweep(given, f"{name}: ", faults)
         entries += made
         sources += [name] * len(made)

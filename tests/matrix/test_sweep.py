@@ -285,6 +285,20 @@ def test_values_in_the_form_of_other_tools_are_told_ours(sweep, advice):
     assert f"{advice}" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "sweep",
+    [
+        {"grid": {"seed": [1], "lr": "x"}},
+        {"zip": {"seed": [1], "lr": "x"}},
+        {"random": {"seed": 1, "count": 1, "draw": {"seed": {"choice": [1, 2]}, "lr": 3}}},
+    ],
+)
+def test_one_fault_makes_no_others_of_the_keys_beside_it(sweep):
+    with pytest.raises(ManifestError) as raised:
+        expand({"defaults": {"method": "m"}, "job_id": "{seed}", "sweeps": [{"include": [{"seed": 1}], **sweep}]})
+    assert len(raised.value.problems) == 1
+
+
 @pytest.mark.parametrize("value", ["x", "range(0,3)", {}, 3, {"values": 3}, {"min": 1}, ""])
 def test_other_values_get_no_such_advice(value):
     with pytest.raises(ManifestError) as raised:

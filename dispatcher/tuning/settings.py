@@ -258,13 +258,16 @@ def read_settings(path: str | os.PathLike[str]) -> Settings:
 def _read(document: Mapping[str, Any], faults: list[str]) -> Settings | None:
     found, wrong = reading.parse(Settings, document)
     faults += [fault.line() for fault in wrong]
-    described, defaults = document.get("space"), document.get("defaults")
-    try:
-        found["space"] = read_space(named({} if described is None else described, made=MADE), faults)
-    except BadValueError as error:
-        faults += lines_of(error, described, "space")
+    described, defaults = found.pop("space", None), document.get("defaults")
+    space: Space = {}
+    if described is not None:
+        try:
+            if not described:
+                raise BadValueError("expected parameters such as lr: {log_uniform: [1e-5, 1e-2]}")
+            space = read_space(named(described, made=MADE), faults)
+        except BadValueError as error:
+            faults += lines_of(error, described, "space")
     if isinstance(described, Mapping) and isinstance(defaults, Mapping):
-        space = found.get("space", {})
         faults += [
             f"{key}: is in defaults and in space: keep one"
             for key in defaults if key in described and not (key in space and space[key].when)
@@ -272,7 +275,7 @@ def _read(document: Mapping[str, Any], faults: list[str]) -> Settings | None:
     if faults:
         return None
     found["sampler"], found["sampler_options"] = found.get("sampler", ("tpe", SAMPLERS["tpe"]))
-    settings = Settings(**{**found, "defaults": {"method": METHOD, **found.get("defaults", {})}})
+    settings = Settings(**{**found, "space": space, "defaults": {"method": METHOD, **found.get("defaults", {})}})
     _check_patterns(settings, faults)
     return None if faults else settings
 

@@ -123,6 +123,12 @@ sampler: {tpe: {seeds: 1, startup: -1}}
         ('"/out/{job_id}"', '"/out/{job}"', "did you mean 'job_id'"),
         ('"/out/{job_id}"', "3", "expected text such as"),
         ("space:", "spaces:", "space: is missing"),
+        ("space: {", "space: {}\nspaces: {", "space = {}: expected parameters such as lr"),
+        (
+            "space: {",
+            "space: {trial: {choice: [1, 2]}, lang: {choice: [1, 2]}, ",
+            "space.trial: is set by the expansion",
+        ),
         ("objective:", "goal:", "objective: is missing"),
         ("space: {", "space: {w: {integer: [1, 9], log: true, step: 2}, ", "expected log or step, not both"),
         ("space: {", "space: {w: {integer: [0, 9], log: true}, ", "0 has no logarithm"),

@@ -373,6 +373,26 @@ def test_a_thread_that_comes_back_after_the_end_writes_and_sends_nothing(tmp_pat
     assert not server.asked
 
 
+def test_all_exchanges_are_broken_off_also_beside_one_that_is_overdue(tmp_path: Path) -> None:
+    async def broken_off(url: str) -> list[str]:
+        client = Client(ApiConfig(url=url, timeout_s=60.0))
+        request = HttpRequest(f"{url}/chat/completions", {"messages": [{"content": "a"}]})
+        async with client:
+            tasks = [asyncio.create_task(client.post(request, {})) for _ in range(4)]
+            while len(client._exchanges) < len(tasks):
+                await asyncio.sleep(0.01)
+            overdue = next(iter(client._exchanges))
+            overdue.reschedule(asyncio.get_running_loop().time())
+            # The turn of the loop in which its time is over, before its task hears of it.
+            while not overdue.expired():
+                await asyncio.sleep(0)
+            client.abort()
+            return [str(error) for error in await asyncio.gather(*tasks, return_exceptions=True)]
+
+    with serving(lambda handler, asked: handler.stall()) as server:
+        assert asyncio.run(asyncio.wait_for(broken_off(server.url), 30)) == ["the job has ended"] * 4
+
+
 def test_a_configuration_is_refused_before_anything_is_sent(
     tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

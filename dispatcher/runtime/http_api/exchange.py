@@ -68,6 +68,7 @@ class Client:
         import httpx
 
         self._timeout_s = config.timeout_s
+        self._connect_s = min(_CONNECT_TIMEOUT_S, config.timeout_s)
         self._exchanges: set[asyncio.Timeout] = set()
         self._aborted = False
         try:
@@ -76,7 +77,7 @@ class Client:
                 # also those that are computed and paid for.
                 http2=False,
                 # `timeout_s` bounds the whole exchange.
-                timeout=httpx.Timeout(None, connect=min(_CONNECT_TIMEOUT_S, config.timeout_s)),
+                timeout=httpx.Timeout(None, connect=self._connect_s),
                 # The authorities that the host trusts: by default httpx trusts those of the package certifi only.
                 verify=ssl.create_default_context(),
                 limits=httpx.Limits(max_connections=config.concurrency),
@@ -112,8 +113,11 @@ class Client:
                         return HttpResponse(response.status_code, dict(response.headers), await _body(response))
                 finally:
                     self._exchanges.discard(limit)
-        except (TimeoutError, httpx.TimeoutException):
-            raise IncompleteExchangeError(f"no complete response within {self._timeout_s:g} s") from None
+        except httpx.ConnectTimeout:
+            raise IncompleteExchangeError(f"no connection within {self._connect_s:g} s") from None
+        except TimeoutError:
+            why = "the job has ended" if self._aborted else f"no complete response within {self._timeout_s:g} s"
+            raise IncompleteExchangeError(why) from None
         except (httpx.TransportError, httpx.DecodingError, _TooLongError, OSError) as error:
             if (untrusted := _untrusted(error)) is not None:
                 raise RequestError(

@@ -116,7 +116,7 @@ def test_a_start_file_that_never_comes_to_the_command_is_named(ssh: SshBed, conn
     """As with `exec script`, which waits for a terminal. An agent that has begun and hangs is another matter."""
     h1 = connect(ssh, "h1")
     assert unreached(h1, [Run(words=["sleep", "600"])], timeout_s=3.0) == "h1: no answer within 3 s"
-    ssh["h1"].path(".bashrc").write_text("exec script -q /dev/null\n")
+    ssh["h1"].path(".bashrc").write_text("exec tail -f /dev/null\n")
     next_call(h1)
     why = unreached(h1, [Hello()], timeout_s=3.0)
     assert why.startswith("h1: no answer within 3 s") and "The agent has not begun" in why and ".bashrc" in why

@@ -100,7 +100,7 @@ from dispatcher.runtime.training import placement
 from dispatcher.runtime.training.trainer import Trainer
 from small_trainings import CLASSES, FEATURES, Classification, arrays, made
 
-placement.FSDP_ABOVE_BYTES = 0
+placement._FSDP_ABOVE_BYTES = 0
 
 class Model(nnx.Module):
     def __init__(self, rngs):

@@ -25,12 +25,13 @@ JOBS = "abcdefg"
 LIMITS = st.builds(
     Limits,
     st.lists(
-        st.builds(
-            RunningLimit,
+        st.tuples(
             st.integers(1, 3),
             st.sampled_from(["", "lang", "lang"]),
             st.sampled_from([(), ("lang=g*",), ("gpus=1",)]),
-        ).filter(lambda limit: bool(limit.per or limit.where)),
+        )
+        .filter(lambda parts: bool(parts[1] or parts[2]))
+        .map(lambda parts: RunningLimit(*parts)),
         max_size=3,
     ),
     st.dictionaries(st.sampled_from("xy"), st.integers(1, 3)),

@@ -129,7 +129,10 @@ def owner_is_gone(hostname: str, pid: int, start: int | None) -> bool:
 def _host_in_claims() -> str:
     """This host as filelock names it in claims: marked where the process has a PID namespace of its own."""
     namespace = host.pid_namespace()
-    return os.uname().nodename + ("" if namespace in (0, host.FIRST_PID_NAMESPACE) else f"?pidns-{namespace:x}")
+    # Only where this lock is used: light commands do without sockets.
+    import socket
+
+    return socket.gethostname() + ("" if namespace in (0, host.FIRST_PID_NAMESPACE) else f"?pidns-{namespace:x}")
 
 
 def remove_files(path: Path) -> None:

@@ -29,8 +29,9 @@ class Facets:
         return found
 
 
-NAMES: Final = tuple(vars(Facets()))
+_NONE: Final = Facets()
+NAMES: Final = tuple(vars(_NONE))
 # Which facets take in a line; none of those that change a record and nothing else, the bulk of every journal.
 BY_EVENT: Final = {
-    event: names for event in Event if (names := tuple(name for name in NAMES if event in Facets().facet(name).events))
+    event: names for event in Event if (names := tuple(name for name in NAMES if event in _NONE.facet(name).events))
 }

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from key_tables import table
 
 from dispatcher import config
 from dispatcher.base.schema.reading import fields
-from dispatcher.base.schema.tables import table
 from dispatcher.hosts.types import Hosts
 from dispatcher.job_keys import JobKeys, Resources
 from dispatcher.matrix.entry import KEYS, UNDIGESTED, Entry

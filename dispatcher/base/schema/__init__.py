@@ -20,7 +20,6 @@ reading        the reader of any type, the keys of a struct, and the one reader 
                unknown key with the nearest known one
 kinds          values that entries, methods and hosts share: durations, amounts of memory, commands ...
 json_schema    the JSON schema of a struct, for editors (schemas.py has one for each kind of file)
-tables         the tables in docs/
 
 To add a setting, add its field and the code that uses it. What pages say of it is written by
 `DISPATCHER_WRITE_GOLDEN=1 pytest tests/test_tables.py`; the schemas follow. A subclass may give a field another type or

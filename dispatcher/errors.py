@@ -185,13 +185,16 @@ class OutletError(DispatcherError):
     """A place where attempts run could not be reached or refused."""
 
 
+def similar(word: str, known: Iterable[str]) -> str:
+    """` (did you mean 'queued'?)` for the nearest of the other `known`; empty when none is near."""
+    match = difflib.get_close_matches(word, [one for one in known if one != word], n=1, cutoff=0.6)
+    return f" (did you mean {match[0]!r}?)" if match else ""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'queued'?)` for the nearest of the other `known`, or the list of them when none is near."""
+    """What is `similar` among the other `known`, or the list of them when nothing is."""
     choices = [one for one in known if one != word]
-    match = difflib.get_close_matches(word, choices, n=1, cutoff=0.6)
-    if match:
-        return f" (did you mean {match[0]!r}?)"
     if not choices:
         return ""
     shown = ", ".join(choices[:12]) + (", ..." if len(choices) > 12 else "")
-    return f" (known: {shown})"
+    return similar(word, choices) or f" (known: {shown})"

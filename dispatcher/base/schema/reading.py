@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from dispatcher.base.schema.faults import PartFault, PartsError, faults_of, read_all
 from dispatcher.base.schema.types import Key, bare, expected, plain, set_type, value_of
 from dispatcher.base.values import BadValueError, Reader
-from dispatcher.errors import nearest
+from dispatcher.errors import nearest, similar
 
 T = TypeVar("T")
 
@@ -239,8 +239,8 @@ def _read_choice(found: tuple[Any, ...], choices: tuple[Any, ...], value: object
         # The types are compared because 1 == True.
         if value is member or (type(value) is type(choice) and value == choice):
             return member
-    hint = nearest(value, [one for one in choices if isinstance(one, str)]) if isinstance(value, str) else ""
-    raise BadValueError(f"expected {expected(Literal[choices])}{hint if 'did you mean' in hint else ''}")
+    hint = similar(value, [one for one in choices if isinstance(one, str)]) if isinstance(value, str) else ""
+    raise BadValueError(f"expected {expected(Literal[choices])}{hint}")
 
 
 def _read_sequence(kind: Any, value: object) -> Any:

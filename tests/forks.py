@@ -6,12 +6,15 @@ be a function of a module, and its arguments must be picklable.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 from collections.abc import Callable
 from functools import cache
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Barrier
+from pathlib import Path
 from typing import Any
 
 
@@ -43,4 +46,7 @@ def barrier(parties: int) -> Barrier:
 def _server() -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.preloaded"])
+    # It imports from the directory in which it starts, and the test that is the first to fork may be in another one.
+    with contextlib.chdir(Path(__file__).parent.parent):
+        forkserver.ensure_running()
     return context

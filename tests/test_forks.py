@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 import forks
 import pytest
@@ -33,6 +35,14 @@ def test_what_is_forked_has_neither_jax_nor_threads() -> None:
 
 def test_what_is_forked_has_imported_what_it_runs() -> None:
     assert forks.run(with_test_modules) == 0
+
+
+def test_it_has_also_where_the_first_test_that_forks_is_in_another_directory(tmp_path: Path) -> None:
+    tests = Path(__file__).parent
+    script = f"import sys; sys.path[:0] = [{str(tests.parent)!r}, {str(tests)!r}]; import forks, test_forks"
+    script += "; sys.exit(forks.run(test_forks.with_test_modules))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=False)
+    assert done.returncode == 0
 
 
 def test_an_error_is_an_exit_status(capfd: pytest.CaptureFixture[str]) -> None:
